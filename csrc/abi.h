@@ -356,7 +356,7 @@ typedef struct nsbox_request {
     uint32_t relay_later; /* the relay learns of the sandbox, and nobody waits for its answer */
     uint64_t relay_id;    /* the sandbox's id there */
     int32_t relay_fd;     /* a socket to the relay (net/wire.h), which is sent the new net namespace; or -1 */
-    uint32_t reserved;
+    uint32_t keeps_caps;  /* not 0: the command is pid 1 of a session, and keeps NSBOX_KEPT_CAPS */
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before any other code of the caller */
     uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes of a MAP_SHARED mapping */

@@ -91,6 +91,10 @@ class AsyncCommands(AsyncCalls, AsyncFileTools):
         """Return the jobs that run, and the last 100 that have ended, oldest first."""
         return [AsyncJob(job) for job in self._commands.jobs()]
 
+    def job(self, number: int) -> AsyncJob:
+        """Return the job with a number: one of jobs(). Raises LookupError if there is none, and TypeError."""
+        return AsyncJob(self._commands.job(number))
+
 
 class AsyncSession(AsyncCommands):
     """One sandbox for many commands, for coroutines. AsyncSandbox.session() makes it; see Session.

@@ -65,7 +65,7 @@ class Python:
         python: str | os.PathLike[str] | None = None,
         imports: Sequence[str] = (),
         setup: str = "",
-        stock: int = 1,
+        stock: int = 2,
         start_timeout: float = 60.0,
     ) -> None:
         """Hold the wishes; Sandbox.python() describes the parameters."""

@@ -299,7 +299,7 @@ class Sandbox(Commands, FileTools):
         python: str | os.PathLike[str] | None = None,
         imports: Sequence[str] = (),
         setup: str = "",
-        stock: int = 1,
+        stock: int = 2,
         start_timeout: float = 60.0,
     ) -> Python:
         """Return a Python under this policy: code runs in branches of a warm interpreter, until this is closed.
@@ -310,7 +310,7 @@ class Sandbox(Commands, FileTools):
         imports: names of modules that it imports when it starts, so that code need not wait for them. They mustn't
             leave threads running. Default: none.
         setup: code that it runs then; what that defines, all code has. Default: none.
-        stock: how many branches are made ahead, 0 to 64. Default: 1.
+        stock: how many branches are made ahead, 0 to 64. Default: 2.
         start_timeout: seconds until it must be ready. Default: 60.
 
         Nothing happens before its start() or the first code. Raises TypeError, ValueError, and UnavailableError in mode

@@ -177,9 +177,9 @@ class Session(Commands, FileTools):
     It has the file tools of Sandbox. They also reach what is the session's own: /tmp, a private home, and other places
     in memory. What they make there belongs to the commands, as if one of them had made it.
 
-    Commands aren't children of this process: os.waitpid() can't wait for them, and preexec_fn, user=, group=,
-    extra_groups= and close_fds=False raise ValueError. When this process ends, so does the session. Threads may share
-    it; in a forked child it is closed.
+    Commands aren't children of this process: os.waitpid() can't wait for them, and preexec_fn and close_fds=False raise
+    ValueError. An id in user=, group= or extra_groups= that the policy's ids= doesn't give is a PolicyError. When this
+    process ends, so does the session. Threads may share it; in a forked child it is closed.
     """
 
     keeps: object = None  # the Sandbox that it belongs to, while the session is open

@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nsbox._base.checks import check_size
-from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
@@ -29,6 +29,7 @@ from nsbox._lifetime.shutdown import is_finalizing
 from nsbox._spawn.prepare import prepare
 from nsbox._task import snapshot as copied
 from nsbox._task.layers import Layers, layers
+from nsbox._task.owners import mapped, owners
 from nsbox._task.snapshot import Snapshot
 from nsbox._task.way import TaskWay, check_nesting
 from nsbox._transaction.holder import check, host_of
@@ -60,7 +61,8 @@ class Task(Review, Session):
     in the changes to the workspace. What the policy hides, and what it protects inside of a writable directory, stays
     as it is. So do single files that it shows, which are read-only, and directories in which something is mounted. If
     the caller isn't root, neither are commands: in root's directories they can't write, except right in those that the
-    policy shows.
+    policy shows. If the caller is root, the owner of a directory that the policy names and the commands' user change
+    places in it; with ids="full" and a uid= of the policy's also in the system's directories.
 
     Threads may share it; in a forked child it is closed.
 
@@ -104,6 +106,7 @@ class Task(Review, Session):
             for (upper, work), place in zip(self._pairs(), self._layers.places, strict=True):
                 if upper != store.upper:
                     make_upper(upper, work, os.stat(place))
+            self._swaps = owners(policy, self._host, prepared.plan, self._layers, store.path)
             way = self._new_way(policy, relay)
             try:
                 self._check_same(status)
@@ -121,7 +124,9 @@ class Task(Review, Session):
             raise FileNotFoundError(2, "has become another directory", self.workspace)
 
     def _new_way(self, policy: Policy, relay: Relay | None) -> TaskWay:
-        return TaskWay(policy, self._host, self._layers, self._pairs(), self._base, relay)
+        assert self._store is not None
+        mapping = mapped(self._swaps, self._store.path)
+        return TaskWay(policy, self._host, self._layers, self._pairs(), self._base, relay, mapping)
 
     def _pairs(self) -> list[tuple[str, str]]:
         """Return the upper and the work directory of each overlay."""
@@ -152,12 +157,6 @@ class Task(Review, Session):
 
         ground = TaskGround(self.way(), is_overlaid=True)
         return contextlib.nullcontext(GuardedFiles(self.way().policy, lambda _: ground))
-
-    def _own(self, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-        if any(options.get(name) is not None for name in ("user", "group", "extra_groups")):
-            what = "can't be had in a task: its pid 1, which starts commands, has no capability to change ids"
-            raise PolicyError("user", f"{what}; policy.with_(uid=, gid=) chooses the ids of all commands")
-        return super()._own(args, options)
 
     def _call(self, argv: list[str], shown: Any, options: Any) -> Callable[..., Call]:
         return super()._call(argv, shown, options | {"explain": self._explained})

@@ -128,6 +128,7 @@ static int renew(struct entry *e, int32_t *op)
     if (ret < 0)
         return ret;
     TRY(b, NSBOX_STEP_PIVOT, sys_chdir("/")); /* ours may be in what is covered now */
+    forget_parent(b);
     sys_close(b->scratch);
     sys_close(b->masked);
     sys_close(b->root);

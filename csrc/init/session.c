@@ -3,7 +3,8 @@
  * Like init.c, it is a static program without a C library. It is executed as the command of a sandbox, once
  * everything that confines a command is in place, so what it starts inherits the filters, the namespaces, the ids
  * and the limits. It has nothing that its commands don't have, except three descriptors: a socket (0) for the
- * caller's requests, a pidfd of the caller (1), and this image (2). It isn't dumpable, and as pid 1 it can't be
+ * caller's requests, a pidfd of the caller (1), and this image (2). Where the sandbox has several ids, it also has a few
+ * capabilities (ids.c). It isn't dumpable, and as pid 1 it can't be
  * killed from inside. When the caller ends, or closes its end of the socket, it exits, and the kernel kills all that
  * is left (pid_namespaces(7)).
  *
@@ -14,29 +15,16 @@
  */
 #include "session.h"
 
-#include "linux/kernel/directory.h"
 #include "linux/kernel/message.h"
 #include "queue.h"
 
-enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64, AT_ONCE = 4096, REAPED = 65536 };
+enum { MOST = 256, STACK = 65536, ALIGNED = 64, AT_ONCE = 4096, REAPED = 65536 };
 
 struct child {
     int pid, report_fd; /* report_fd: its socket */
 };
 
-/* What comes with a request before the descriptors that the command gets. */
-enum { REQUEST, TOLD, FAILED, GIVEN };
-
-/* One request; the child has a copy. */
-struct entry {
-    const nsbox_entry *head;
-    int fds[MOST_FDS];
-    int n_fds;
-    uint64_t mark;
-};
-
 static struct child children[MOST];
-static struct entry entry;
 static struct sys_rlimit queue; /* how many signals may be queued: what commands have */
 static uint8_t stack[STACK] __attribute__((aligned(ALIGNED)));
 
@@ -89,161 +77,6 @@ static int tell(int socket, const nsbox_told_entry *what, int fd)
     return sys_sendmsg_flags(socket, &message, 0x4040 /* MSG_NOSIGNAL | MSG_DONTWAIT */);
 }
 
-/* ---- the command, up to its exec */
-
-static const char *text(uint64_t offset)
-{
-    return (const char *)entry.head + offset;
-}
-
-static _Noreturn void give_up(int error, uint32_t step)
-{
-    const nsbox_told_entry report = {.what = NSBOX_ENTRY_FAILED, .error = -error, .step = step};
-    sys_write(entry.fds[FAILED], &report, sizeof report);
-    sys_exit(127);
-}
-
-/* If one of our descriptors has the number that another is about to get, moves it out of the way. */
-static int move_away(int i, int number)
-{
-    for (int k = TOLD; k < entry.n_fds; k++) {
-        if (entry.fds[k] != number || k == i)
-            continue;
-        int fd = sys_dupfd_cloexec(number, 3);
-        if (fd < 0)
-            return fd;
-        entry.fds[k] = fd;
-    }
-    return 0;
-}
-
-/* The descriptors that came get their numbers; the exec closes all others, and so ends the pipe. */
-static int place_fds(void)
-{
-    const nsbox_entry *head = entry.head;
-    const int32_t *targets = (const int32_t *)(const void *)text(head->targets);
-    for (int i = 0; i < (int)head->n_targets; i++) {
-        int *fd = &entry.fds[i + GIVEN], ret = move_away(i + GIVEN, targets[i]);
-        if (ret >= 0)
-            ret = *fd == targets[i] ? 0 : sys_dup3(*fd, targets[i], SYS_O_CLOEXEC);
-        if (ret < 0)
-            return ret;
-        *fd = targets[i];
-    }
-    int ret = sys_close_range_cloexec(0, ~0U);
-    for (int i = 0; i < (int)head->n_targets && ret >= 0; i++)
-        ret = sys_set_fd_flags(targets[i], 0);
-    return ret;
-}
-
-/* Opens /dev/null for those of 0 to 2 that need it. Those that came are in place; the rest are still ours and end
- * with the exec. */
-static int open_nulls(void)
-{
-    for (int i = 0; i < 3; i++) {
-        if (!(entry.head->flags & (uint32_t)NSBOX_ENTRY_NULL << i))
-            continue;
-        int fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_NOFOLLOW, 0);
-        int ret = fd < 0 ? fd : sys_dup3(fd, i, 0);
-        if (ret < 0)
-            return ret;
-    }
-    return 0;
-}
-
-static int enter_cwd(void)
-{
-    if (!entry.head->cwd)
-        return 0;
-    int ret = enter_directory(text(entry.head->cwd));
-    return entry.head->flags & NSBOX_ENTRY_CWD_OPTIONAL ? 0 : ret;
-}
-
-/* Reports the first error that says more than "not here", as execvp does. */
-static int execute(void)
-{
-    const char *const *programs = (const char *const *)(const void *)text(entry.head->programs);
-    const char *const *argv = (const char *const *)(const void *)text(entry.head->argv);
-    const char *const *envp = (const char *const *)(const void *)text(entry.head->envp);
-    int error = 0, last = -ENOENT;
-    for (; *programs; programs++) {
-        last = sys_execve(*programs, argv, envp);
-        if (last != -ENOENT && last != -ENOTDIR && !error)
-            error = last;
-    }
-    return error ? error : last;
-}
-
-/* Turns the offsets in one of the request's arrays, which end in 0, into pointers. */
-static void relocate(uint64_t base, uint64_t at)
-{
-    uint64_t *words = (uint64_t *)(uintptr_t)(base + at);
-    for (; *words; words++)
-        *words += base;
-}
-
-static int map_request(void)
-{
-    struct statx st;
-    int ret = sys_statx(entry.fds[REQUEST], "", AT_EMPTY_PATH, STATX_SIZE, &st);
-    if (ret < 0)
-        return ret;
-    if (st.stx_size < sizeof *entry.head)
-        return -EINVAL;
-    long base = sys_map_private(entry.fds[REQUEST], st.stx_size);
-    if (base < 0)
-        return (int)base;
-    entry.head = (const nsbox_entry *)base;
-    if (entry.head->size != st.stx_size || (int)entry.head->n_targets + GIVEN != entry.n_fds)
-        return -EINVAL;
-    relocate((uint64_t)base, entry.head->programs);
-    relocate((uint64_t)base, entry.head->argv);
-    relocate((uint64_t)base, entry.head->envp);
-    return 0;
-}
-
-static int take_terminal(uint32_t flags)
-{
-    for (int fd = 0; fd < 3; fd++)
-        if (flags & (uint32_t)NSBOX_ENTRY_TERMINAL << fd)
-            return sys_ioctl(fd, 0x540E /* TIOCSCTTY */, 0);
-    return 0;
-}
-
-static void command(void *unused)
-{
-    uint8_t byte;
-    (void)unused;
-    /* The caller knows our pid, and we haven't been reaped yet. Or it has given up. */
-    if (sys_read(entry.fds[TOLD], &byte, 1) != 1)
-        sys_exit(127);
-    int ret = queue.hard ? sys_prlimit(SIGNALS_QUEUED, &queue, 0) : 0;
-    if (ret >= 0)
-        ret = mark_self(entry.mark);
-    if (ret >= 0)
-        ret = map_request();
-    if (ret >= 0)
-        ret = place_fds();
-    if (ret >= 0)
-        ret = open_nulls();
-    if (ret < 0)
-        give_up(ret, NSBOX_STEP_FDS);
-    const nsbox_entry *head = entry.head;
-    if (head->umask >= 0)
-        sys_umask((unsigned)head->umask);
-    if (head->flags & NSBOX_ENTRY_SETSID && (ret = sys_setsid()) < 0)
-        give_up(ret, NSBOX_STEP_SESSION);
-    if (head->pgid >= 0 && (ret = sys_setpgid(0, head->pgid)) < 0)
-        give_up(ret, NSBOX_STEP_PGID);
-    if ((ret = take_terminal(head->flags)) < 0)
-        give_up(ret, NSBOX_STEP_TERMINAL);
-    if ((ret = enter_cwd()) < 0)
-        give_up(ret, NSBOX_STEP_CHDIR);
-    const sys_sigset none = 0;
-    sys_sigprocmask(SIG_SETMASK, &none, 0);
-    give_up(execute(), NSBOX_STEP_EXEC);
-}
-
 /* ---- requests */
 
 static struct child *free_place(void)
@@ -262,7 +95,7 @@ static void start(int n_fds)
     int pidfd = -1;
     entry.n_fds = n_fds;
     report.mark = entry.mark = mark_next();
-    long pid = place ? arch_clone(CLONE_PIDFD | 17 /* SIGCHLD */, stack + STACK, &pidfd, 0, command, 0) : -EAGAIN;
+    long pid = place ? arch_clone(CLONE_PIDFD | 17 /* SIGCHLD */, stack + STACK, &pidfd, 0, command, &queue) : -EAGAIN;
     if (pid > 0)
         report.what = NSBOX_ENTRY_STARTED;
     else
@@ -284,8 +117,15 @@ static void answer(const struct request *request, const int *fds, int n_fds)
     const nsbox_asking *asking = &request->asking;
     nsbox_told_entry report = {.what = NSBOX_ENTRY_SIGNALLED};
     int made = -1;
-    if (asking->what == NSBOX_ASKED_SECRET)
+    if (asking->what == NSBOX_ASKED_SECRET) {
+        if (asking->signal && ids_begin() < 0)
+            sys_exit(1);
         marks_begin(asking->mark);
+    } else if (asking->what == NSBOX_ASKED_IDS &&
+               ids_become((uint32_t)asking->mark, (uint32_t)(asking->mark >> 32)) < 0)
+        sys_exit(1);
+    else if (asking->what == NSBOX_ASKED_SEND)
+        report.error = n_fds > 1 ? -sys_pidfd_send_signal(fds[1], asking->signal) : EINVAL;
     else if (asking->what == NSBOX_ASKED_SIGNAL && asking->mark)
         report.mark = signal_marked(asking->mark, asking->signal, AT_ONCE);
     else if (asking->what == NSBOX_ASKED_FREEZE && asking->mark) {

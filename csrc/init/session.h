@@ -5,6 +5,29 @@
 #include "abi.h"
 #include "linux/kernel/sys_session.h"
 
+enum { MOST_FDS = 250 };
+
+/* What comes with a request before the descriptors that the command gets. */
+enum { REQUEST, TOLD, FAILED, GIVEN };
+
+/* One request; the child has a copy. */
+struct entry {
+    const nsbox_entry *head;
+    int fds[MOST_FDS];
+    int n_fds;
+    uint64_t mark;
+};
+
+extern struct entry entry;
+
+/* command.c: from a request to the exec. signals_queued: the limit that it gets back. */
+void command(void *signals_queued);
+
+/* ids.c: the ids that a command gets, and the capabilities for that, which it doesn't get. */
+int ids_begin(void);
+int ids_become(uint32_t uid, uint32_t gid);
+int ids_take(const nsbox_entry *head, uint32_t *step);
+
 /* started.c: what a command has started. */
 void marks_begin(uint64_t secret);
 uint64_t mark_next(void);

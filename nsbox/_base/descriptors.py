@@ -28,13 +28,13 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
     They aren't of the class socket.socket: gevent's makes its descriptor non-blocking, also for the other process.
     """
-    ours, theirs = (_from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
+    ours, theirs = (from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for end in (ours, theirs):
         end.settimeout(None)  # not the default timeout
     return ours, theirs
 
 
-def _from_3_up(end: _socket.socket) -> _socket.socket:
+def from_3_up(end: _socket.socket) -> _socket.socket:
     """Return it, or a copy, made in one step with its descriptor, as in _base.owners: a signal handler may raise."""
     if end.fileno() > 2:
         return end

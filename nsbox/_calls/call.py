@@ -22,7 +22,7 @@ from nsbox._calls.record import ToolResult
 from nsbox._calls.token import CancelToken
 from nsbox._lifetime import kills
 from nsbox._paths.resolution import absolute
-from nsbox._tools import hints
+from nsbox._tools import arguments, hints
 from nsbox._tools.verdicts import Background, Ending
 
 if TYPE_CHECKING:
@@ -46,15 +46,6 @@ if TYPE_CHECKING:
 # Popen's options that a tool call passes on, for those who start it: a session's shell, a task.
 _KNOWN = frozenset({"pass_fds", "user", "group", "extra_groups"})
 _CEILING = 64 << 20  # bytes of each stream that a caller can ask for at most
-
-
-def check_timeout(timeout: object) -> float | None:
-    """Return a time limit in seconds; raises ValueError for one that isn't above 0."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
-        raise ValueError(f"timeout is {timeout!r}, must be a number of seconds above 0")
-    return float(timeout)
 
 
 def check_max_output(max_output: int | str) -> int:
@@ -119,9 +110,12 @@ class Call:
         self._start, self._policy, self._argv, self._args, self._shells = start, policy, argv, args, shells
         more, scrubbers = environment.with_secrets(environment.check_environment(env or {}), secrets)
         self._options = options | {"env": environment.environment(policy, basis, more)}
-        self._cwd = None if cwd is None else absolute(os.path.join(policy.workdir or "", os.fspath(cwd)))
-        self._timeout, self._grace = check_timeout(timeout), kills.check_grace(grace)
-        data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(memoryview(input or b""))
+        arguments.check_flags(open_stdin=open_stdin)
+        if cwd is not None:
+            cwd = absolute(os.path.join(policy.workdir or "", arguments.check_path("cwd", cwd)))
+        self._cwd = cwd
+        self._timeout, self._grace = arguments.check_timeout(timeout), kills.check_grace(grace)
+        data = b"" if input is None else arguments.as_bytes("input", input)
         self._pty = pty
         if pty and not open_stdin:
             data += end_at_terminal(data)
@@ -136,7 +130,7 @@ class Call:
         self._exchange: Exchange
         self._shell: str | None = None
         self._began = time.monotonic()
-        self.inlet = Inlet(data, stays_open=open_stdin)  # last: from here on there is something to close
+        self.inlet = Inlet(data, stays_open=open_stdin)
 
     @property
     def process(self) -> Popen[bytes] | None:
@@ -169,6 +163,7 @@ class Call:
         pipes = {} if self._pty else dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         more = {"pty": self._pty} if self._pty else {"bufsize": 0}
         try:
+            self.inlet.open()
             self._process, self._shell = failure.started(
                 self._start, self._policy, self._argv, self._shells, cwd=self._cwd, **pipes, **more, **self._options
             )

@@ -50,10 +50,14 @@ def with_secrets(
     """Return the environment with secrets in it, and a scrubber for each output; None: there are no secrets."""
     if secrets is None:
         return env, (None, None)
-    from nsbox.secrets import inject
+    from nsbox.secrets import Secret, inject
 
     if isinstance(secrets, str) or not (isinstance(secrets, Mapping) or hasattr(secrets, "names")):
         raise TypeError(f"secrets is a {type(secrets).__name__}, must be a store, or names and values")
+    if isinstance(secrets, Mapping):
+        for name, value in secrets.items():
+            if not isinstance(value, Secret | str):  # the error doesn't show it
+                raise TypeError(f"secrets has {name!r}: {type(value).__name__}, values must be str or Secret")
     more, scrubber = inject(env, secrets)
     check_environment(more)
     return more, (scrubber, scrubber.another())

@@ -11,6 +11,7 @@ from collections import deque
 from nsbox._base.descriptors import high
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.output import CHUNK
+from nsbox._tools.arguments import as_bytes, check_wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,8 @@ class Inlet:
     """A queue of bytes for a command.
 
     data: what the command reads first.
-    stays_open: whether any thread may send() more. If so, `fd` becomes readable when there is something new.
+    stays_open: whether any thread may send() more. If so, `fd` becomes readable when there is something new, from
+        open() on.
     """
 
     def __init__(self, data: bytes, *, stays_open: bool) -> None:
@@ -33,7 +35,12 @@ class Inlet:
         self._is_closed, self._is_open = False, stays_open
         self.has_ended = not stays_open
         self.fd = self._bell = -1
-        if stays_open:
+
+    def open(self) -> None:
+        """Make `fd`, if any thread may send. This comes with the start: until then there is nothing to close."""
+        if not self._is_open:
+            return
+        with self._changed:
             self.fd, self._bell = (high(fd) for fd in os.pipe())
             for fd in (self.fd, self._bell):
                 os.set_blocking(fd, False)
@@ -43,12 +50,10 @@ class Inlet:
 
         Raises BrokenPipeError, TimeoutError, TypeError and ValueError.
         """
-        if not isinstance(data, str | bytes | bytearray | memoryview):
-            raise TypeError(f"data is {data!r:.60}, must be a str or bytes")
+        view, timeout = memoryview(as_bytes("data", data)), check_wait("timeout", timeout)
         if not self._is_open:
             raise ValueError("stdin isn't open; start the command with open_stdin=True")
         deadline = None if timeout is None else time.monotonic() + timeout
-        view = memoryview(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data))
         total = len(view)
         while len(view):
             with self._changed:

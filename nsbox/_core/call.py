@@ -47,6 +47,8 @@ def _fill(r: CData, q: Command, keep: list[object]) -> None:
     r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
     if q.cgroup_fd >= 0 or q.terminal:
         r.cgroup_fd, r.terminal = q.cgroup_fd, q.terminal
+    if q.keeps_caps:
+        r.keeps_caps = 1
     if q.park_stamps is not None:
         r.park_stamps = q.park_stamps.array
     parked = q.parked

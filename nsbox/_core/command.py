@@ -120,6 +120,7 @@ class Command:
     result: Result | None = None  # of the spawn, until something owns the command
     cgroup_fd = -1
     terminal = 0
+    keeps_caps = False  # it is pid 1 of a session whose commands may have several ids
     parked: Parked | None = None
     park_stamps: Stamps | None = None  # of a sandbox that is to wait for its command: its ops leave them here
     profile: Profile | None = None

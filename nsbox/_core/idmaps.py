@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.frozen import Frozen, frozen
 from nsbox._core import linux
 
 _LAST_ID = 2**32 - 2
 _MOST_NAMESPACES = 4
 _namespaces: dict[tuple[int, int, int], linux.UserNamespace] = {}  # only a few, since each is a descriptor
 os.register_at_fork(after_in_child=_namespaces.clear)
+
+
+@frozen
+class Swap(Frozen):
+    """Two users, each with a uid and a gid, who change places in an idmapped mount: on disk owner, in it own."""
+
+    owner: tuple[int, int]
+    own: tuple[int, int]
+
+
+def swapped(swap: Swap) -> linux.UserNamespace:
+    """Return a user namespace whose maps have two users change places; raises OSError."""
+    uids, gids = (_swap(*pair) for pair in zip(swap.owner, swap.own, strict=True))
+    return linux.UserNamespace(uids, gids)
+
+
+def _swap(one: int, other: int) -> str:
+    """Return a map of all ids in which two change places."""
+    rows, start = [], 0
+    for end in (*sorted({one, other}), _LAST_ID + 1):
+        if start < end:
+            rows.append((start, start, end - start))
+        if end <= _LAST_ID:
+            rows.append((end, other if end == one else one, 1))
+        start = end + 1
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in rows)
 
 
 def namespace_of(uid: int, gid: int, kernel_id: int) -> linux.UserNamespace:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nsbox._core.abi import CData
+    from nsbox._core.idmaps import Swap
 
     Idmaps: TypeAlias = Callable[[], Sequence[tuple[tuple[int, int], linux.UserNamespace]]]
 
@@ -269,6 +270,15 @@ def _whose(plan: Plan) -> tuple[dict[str, int], Idmaps | None]:
     return {dest: numbers[uid, gid] for dest, uid, gid in plan.owners}, find
 
 
+def _swapped(swaps: Mapping[str, tuple[tuple[int, int], Swap]]) -> tuple[dict[str, int], Idmaps]:
+    """Return the same as _whose(), for binds in whose files two users change places."""
+    from nsbox._core.idmaps import swapped
+
+    rows = list(dict.fromkeys(swaps.values()))
+    numbers = {dest: rows.index(row) + 1 for dest, row in swaps.items()}
+    return numbers, lambda: [(found, swapped(swap)) for found, swap in rows]
+
+
 ready: list[tuple[Program, bytes]] = []  # filters that the build of the package has assembled: csrc/tools/front.py
 
 
@@ -305,6 +315,7 @@ def request_for(
     last_maps: tuple[str, str] | None = None,
     within: tuple[int, int] | None = None,
     devices: Mapping[Op, int] | None = None,
+    swaps: Mapping[str, tuple[tuple[int, int], Swap]] | None = None,
 ) -> Request:
     """Return the request for this plan.
 
@@ -315,6 +326,7 @@ def request_for(
     last_maps: the id maps of a second user namespace, instead of the plan's.
     within: descriptors of a user and a mount namespace: the root is built in a copy of that, instead of the caller's.
     devices: the device that the directory of a bind must lie on, as in a stamp; otherwise nothing starts (ESTALE).
+    swaps: for the destinations of some binds, who owns the source, and which users change places in it.
     """
     identity = plan.identity
     programs = () if plan.wrapper else plan.programs  # the wrapper installs them
@@ -323,6 +335,8 @@ def request_for(
     assert uid_map is not None and gid_map is not None
     user, mount = within or (identity.userns, None)
     numbers, idmaps = _whose(plan) if kept is None and within is None else ({}, None)
+    if swaps:
+        numbers, idmaps = _swapped(swaps)
     return Request(
         plan=wire.encode(ops, numbers, devices),
         nops=len(ops),

@@ -45,7 +45,7 @@ class Tree:
         if isinstance(path, str):
             self._top = self._open(path, None, os.O_DIRECTORY)
         else:
-            self._top = _Opened(os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=path))
+            self._top = self._reopened(path)
         self.fd = self._top.fd
         self._kept: list[_Opened] = []  # the innermost directories of the last path
         self._keeps = False
@@ -175,6 +175,19 @@ class Tree:
             status = self.stat(join(path, name))
             if status is not None:
                 yield name, status
+
+    def _reopened(self, fd: int) -> _Opened:
+        """Open a directory by another descriptor of it, which needn't be readable (O_PATH)."""
+        if self._forceful and os.fstat(fd).st_mode & 0o700 != 0o700:
+            handle = os.dup(fd)
+            mode = stat.S_IMODE(os.fstat(handle).st_mode)
+            try:
+                os.chmod(f"/proc/self/fd/{handle}", mode | 0o700)
+                return _Opened(os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=handle), handle, mode)
+            except BaseException:
+                _Opened(-1, handle, mode).close()
+                raise
+        return _Opened(os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=fd))
 
     def _open(self, name: str, above: int | None, flags: int) -> _Opened:
         needed = 0o700 if flags & os.O_DIRECTORY else 0o400

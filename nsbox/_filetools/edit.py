@@ -24,6 +24,7 @@ _MOST_LOOKED_AT = 20_000  # lines, for near misses
 _MOST_WANTED = 200  # lines of the text that is looked for
 _LONGEST = 200  # characters of a line that are compared, and shown
 _MOST_NEAR = 3
+_MOST_NUMBERS = 10  # of lines
 _NEAR = 0.6
 
 
@@ -126,7 +127,7 @@ def _lines_of(body: str, old: str) -> list[int | str]:
     while at >= 0:
         line += body.count("\n", before, at)
         before = at
-        if len(numbers) == 10:
+        if len(numbers) == _MOST_NUMBERS:
             return [*numbers, "..."]
         numbers.append(line)
         at = body.find(old, at + len(old))
@@ -145,8 +146,8 @@ def _near(text: Text, old: str) -> str:
         return whole
     first = next((line for line in wanted if line.strip()), "")
     ratios = _ratios(lines, first)
-    rows = [f"  {number}: {_cut(lines[number - 1])}" for _, number in sorted(ratios[:_MOST_NEAR], key=lambda r: r[1])]
-    return f". The closest lines to {_cut(first.strip())!r}:\n" + "\n".join(rows) if rows else ""
+    rows = _rows(lines, [number for _, number in ratios])
+    return f". The closest lines to {_cut(first.strip())!r}:\n{rows}" if rows else ""
 
 
 def _same_but_for(text: Text, lines: Sequence[str], old: str, wanted: Sequence[str]) -> str:
@@ -165,9 +166,23 @@ def _same_but_for(text: Text, lines: Sequence[str], old: str, wanted: Sequence[s
         changed = [change(line) for line in lines]
         at = [i for i in range(len(changed) - len(needles) + 1) if _is_at(changed, i, needles)]
         if at:
-            shown = "\n".join(f"  {i + 1}: {_cut(lines[i])}" for i in at[:_MOST_NEAR])
-            return f". A text that differs only in {what} begins at:\n{shown}"
+            return f". A text that differs only in {what} begins at:\n{_rows(lines, [i + 1 for i in at])}"
     return ""
+
+
+def _rows(lines: Sequence[str], numbers: Sequence[int]) -> str:
+    """Return rows of the first different lines among those with these numbers, each once, with all of its numbers."""
+    at: dict[str, list[int]] = {}
+    for number in numbers:
+        line = _cut(lines[number - 1])
+        if line in at or len(at) < _MOST_NEAR:
+            at.setdefault(line, []).append(number)
+    rows = sorted((sorted(found), line) for line, found in at.items())
+    return "\n".join(f"  {_listed(found)}: {line}" for found, line in rows)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join([*map(str, numbers[:_MOST_NUMBERS]), *(["..."] if len(numbers) > _MOST_NUMBERS else [])])
 
 
 def _is_at(lines: Sequence[str], at: int, needles: Sequence[str]) -> bool:

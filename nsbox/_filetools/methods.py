@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._tools.arguments import check_codecs, check_flags, check_paths
 
 if TYPE_CHECKING:
     import contextlib
@@ -54,6 +55,7 @@ class FileTools:
         """Return this process's path of a file that commands can read, or write; as Policy.resolve()."""
         from nsbox._tools import view
 
+        check_flags(write=write)
         return view.view(self.policy).resolve(path, write=write)
 
     def check_suffix(self, path: Path) -> None:
@@ -95,6 +97,8 @@ class FileTools:
         """
         from nsbox._filetools import reading
 
+        check_paths(path=path)
+        check_codecs(encoding=encoding, errors=errors)
         with self._files() as files:
             return reading.read(files, path, max_chars, encoding, errors)
 
@@ -125,6 +129,9 @@ class FileTools:
         """
         from nsbox._filetools import reading
 
+        check_paths(path=path)
+        check_flags(numbers=numbers)
+        check_codecs(encoding=encoding, errors=errors)
         with self._files() as files:
             return reading.read_lines(
                 *(files, path, offset, limit),
@@ -152,6 +159,7 @@ class FileTools:
         """
         from nsbox._filetools import reading
 
+        check_paths(path=path)
         with self._files() as files:
             return reading.opened(files, path, mode, **options)
 
@@ -188,6 +196,7 @@ class FileTools:
         """
         from nsbox._filetools import reading
 
+        check_paths(path=path)
         with self._files() as files:
             return reading.media(files, path, max_bytes)
 
@@ -206,6 +215,7 @@ class FileTools:
         """
         from nsbox._filetools import walk
 
+        check_paths(path=path)
         with self._files() as files:
             return walk.list_files(files, path, pattern, max_files)
 
@@ -223,6 +233,7 @@ class FileTools:
         """
         from nsbox._filetools import walk
 
+        check_paths(path=path)
         with self._files() as files:
             return walk.glob(files, pattern, path, max_files)
 
@@ -262,6 +273,8 @@ class FileTools:
         """
         from nsbox._filetools import grep
 
+        check_paths(path=path)
+        check_flags(ignore_case=ignore_case, fixed=fixed)
         wish = grep.Wish(
             *(pattern, glob, ignore_case, fixed, context),
             *(max_matches, max_chars, timeout),
@@ -293,6 +306,8 @@ class FileTools:
         """
         from nsbox._filetools import writing
 
+        check_paths(path=path)
+        check_flags(parents=parents)
         with self._files() as files:
             return writing.write(files, path, content, parents=parents)
 
@@ -305,6 +320,8 @@ class FileTools:
         """
         from nsbox._filetools import writing
 
+        check_paths(path=path)
+        check_flags(parents=parents)
         with self._files() as files:
             return writing.append(files, path, content, parents=parents)
 
@@ -326,6 +343,8 @@ class FileTools:
         """
         from nsbox._filetools import writing
 
+        check_paths(path=path)
+        check_codecs(encoding=encoding)
         with self._files() as files:
             return writing.edit(files, path, old, new, count, encoding)
 
@@ -339,6 +358,8 @@ class FileTools:
         """
         from nsbox._filetools import names
 
+        check_paths(path=path)
+        check_flags(parents=parents)
         with self._files() as files:
             return names.mkdir(files, path, parents=parents)
 
@@ -354,6 +375,8 @@ class FileTools:
         """
         from nsbox._filetools import names
 
+        check_paths(path=path)
+        check_flags(recursive=recursive)
         with self._files() as files:
             return names.delete(files, path, recursive=recursive)
 
@@ -371,6 +394,8 @@ class FileTools:
         """
         from nsbox._filetools import names
 
+        check_paths(source=source, destination=destination)
+        check_flags(overwrite=overwrite)
         with self._files() as files:
             return names.move(files, source, destination, overwrite=overwrite)
 
@@ -385,5 +410,7 @@ class FileTools:
         """
         from nsbox._filetools import names
 
+        check_paths(source=source, destination=destination)
+        check_flags(overwrite=overwrite)
         with self._files() as files:
             return names.copy(files, source, destination, overwrite=overwrite)

@@ -246,12 +246,19 @@ def _check_free(to: Target, directory: int, status: os.stat_result, *, overwrite
         there = os.lstat(to.name, dir_fd=directory)
     except FileNotFoundError:
         return
-    if not overwrite:
-        raise FileExistsError(errno.EEXIST, "the destination exists; overwrite=True replaces a file", to.shown)
-    if stat.S_ISREG(status.st_mode):
-        if stat.S_ISDIR(there.st_mode):
+    what = "the destination exists"
+    if stat.S_ISDIR(there.st_mode):  # overwrite=True replaces an empty one with a directory
+        if stat.S_ISREG(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, "the destination is a directory; name the new path in it", to.shown)
-        check_regular(there, to.shown)
+        if not overwrite:
+            how = "overwrite=True replaces an empty directory; to move into it, name the new path in it"
+            raise FileExistsError(errno.EEXIST, f"{what}; {how}", to.shown)
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, f"{what} and is no directory; delete() it first", to.shown)
+    if not overwrite:
+        raise FileExistsError(errno.EEXIST, f"{what}; overwrite=True replaces a file", to.shown)
+    check_regular(there, to.shown)
 
 
 def copy(files: Files, source: Path, destination: Path, *, overwrite: bool) -> FileChange:

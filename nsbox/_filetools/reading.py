@@ -10,7 +10,7 @@ import mimetypes
 import os
 import stat
 
-from nsbox._base.checks import check_size
+from nsbox._base.checks import check_size, is_iterable
 from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.files import open_beneath
@@ -18,6 +18,7 @@ from nsbox._filetools.files import DIRECTORY, check_number
 from nsbox._filetools.ground import NO_SYMLINKS
 from nsbox._filetools.records import Attachment, Binary, Lines, Media
 from nsbox._filetools.walk import counted
+from nsbox._tools.arguments import check_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -205,10 +206,15 @@ def attach(
     files: Files, paths: Iterable[Path], max_count: int, max_bytes: int | str, suffixes: Sequence[str]
 ) -> list[Attachment]:
     """Return files with their contents."""
-    if isinstance(paths, str | os.PathLike):
+    if isinstance(paths, str | bytes | os.PathLike):
         raise TypeError("paths is one path, must be a sequence of them")
+    if not is_iterable(paths):
+        raise TypeError(f"paths is {paths!r:.60}, must be a sequence of paths")
     chosen, most = list(paths), check_size("max_bytes", max_bytes)
-    if isinstance(suffixes, str) or not all(isinstance(end, str) and end.startswith(".") for end in suffixes):
+    for path in chosen:
+        check_path("a path in paths", path)
+    is_list = is_iterable(suffixes) and not isinstance(suffixes, str)
+    if not is_list or not all(isinstance(end, str) and end.startswith(".") for end in suffixes):
         raise ValueError(f"suffixes is {suffixes!r}, must be a sequence such as ['.md']")
     check_number("max_count", max_count)
     if len(chosen) > max_count:

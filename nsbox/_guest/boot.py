@@ -65,6 +65,8 @@ def main(config: Any, began: float) -> NoReturn:
 
 if __name__ == "__main__":
     STARTED = time.monotonic()
+    if sys.version_info < (3, 9):  # noqa: UP036 (it is another interpreter)
+        raise SystemExit(f"nsbox: Python {sys.version.split()[0]} is too old, it must be 3.9 or later")
     CONFIG = json.loads(read_all(int(sys.argv[1])))
     os.close(int(sys.argv[1]))
     main(CONFIG, STARTED)

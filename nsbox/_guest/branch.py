@@ -3,14 +3,17 @@
 Foreign code runs in this process, and can do to it what it likes. Accidents don't matter: what a reply needs was bound
 before, stands in builtins of its own, or is put back.
 
-Frames from the caller: go, run, fork, end. To it: one reply for each run (results/reply.py) and each fork. Before them
-there may be `{"failed": {...}}`: `go` can't be done, and the branch ends with status 127.
+Frames from the caller: go, run, fork, sync, end. To it: one reply for each run (results/reply.py), fork and sync. Before
+them there may be `{"failed": {...}}`: `go` can't be done, and the branch ends with status 127.
+
+A SIGINT may come after the reply to the call that it was meant for. A caller that has sent one sends `sync` after that
+reply: once that is answered, no earlier signal interrupts anything.
 """
 
 from __future__ import annotations
 
+import _signal
 import os
-import signal
 import time
 from typing import Any, NoReturn
 
@@ -26,6 +29,10 @@ _REHEARSED = {"id": 0, "code": "_ = 6\n_ * 7", "name": "<python>", "limits": {}}
 # Bound: see above.
 _getpid = os.getpid
 _exit = os._exit
+_write = os.write
+_kill = os.kill
+_set_handler, _SIG_DFL = _signal.signal, _signal.SIG_DFL
+_sleep = time.sleep
 
 
 def rehearse(displays: Displays, times: int) -> None:
@@ -40,6 +47,15 @@ def rehearse(displays: Displays, times: int) -> None:
         if reply is not None:
             encoded(reply)
         runs.execution.forget()
+
+
+def _formatted(error: BaseException) -> str:
+    """Return an exception of this program, as text, though code may have damaged the standard library."""
+    places, found = [], error.__traceback__
+    while found is not None:
+        places.append(f"{found.tb_frame.f_code.co_name}:{found.tb_lineno}")
+        found = found.tb_next
+    return f"{type(error).__name__}: {error} ({' > '.join(places)})"
 
 
 class Branch:
@@ -68,6 +84,8 @@ class Branch:
                 self._next()
         except LostError:
             self._leave(0)
+        except BaseException as error:
+            _write(2, f"nsbox: a branch has failed: {_formatted(error)}\n".encode("utf-8", "backslashreplace"))
         finally:
             _exit(70)
 
@@ -84,6 +102,9 @@ class Branch:
             self._go(frame)
         elif kind == "fork":
             self._fork(frame)
+        elif kind == "sync":
+            state.is_pending = False
+            self._line.send({"id": frame.get("id"), "synced": True})
         elif kind == "end":
             self._leave(0)
 
@@ -134,7 +155,7 @@ class Branch:
         finally:
             if status >= 0:
                 _exit(status)
-            signal.signal(-status, signal.SIG_DFL)
-            os.kill(_getpid(), -status)
-            time.sleep(1)  # the signal ends it at once
+            _set_handler(-status, _SIG_DFL)
+            _kill(_getpid(), -status)
+            _sleep(1)  # the signal ends it at once
             _exit(128 - status)

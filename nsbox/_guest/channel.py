@@ -15,7 +15,7 @@ import os
 import select
 import socket
 import struct
-from json import JSONDecoder, JSONEncoder
+from json import JSONDecoder, JSONEncoder, encoder, scanner
 from typing import Any
 
 LONGEST = 64 << 20  # bytes of a frame to a branch
@@ -35,8 +35,20 @@ _poll = select.poll
 _POLLIN = select.POLLIN
 _NOSIGNAL = socket.MSG_NOSIGNAL
 _array = array.array
-_decode = JSONDecoder().decode
-encode = JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_POLLOUT = select.POLLOUT
+_CLOEXEC = socket.MSG_CMSG_CLOEXEC
+_IS_RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
+_make_scanner: Any = scanner.make_scanner
+_scan = _make_scanner(JSONDecoder())
+# Written in C: the methods of JSONEncoder need builtins.
+_default = JSONEncoder().default
+_encoder: Any = encoder
+_parts = _encoder.c_make_encoder(None, _default, _encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+
+
+def encode(value: Any) -> str:
+    """Return a value as JSON, in ASCII; raises ValueError, TypeError or RecursionError where there is none."""
+    return "".join(_parts(value, 0))
 
 
 class LostError(Exception):
@@ -59,7 +71,7 @@ def received(control: list[tuple[int, int, bytes]]) -> list[int]:
     """Return the descriptors of a message's ancillary data."""
     numbers = _array("i")
     for level, kind, data in control:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+        if (level, kind) == _IS_RIGHTS:
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
     return list(numbers)
 
@@ -85,6 +97,8 @@ class Channel:
         self._data = bytearray()
         self._waiting = _poll()
         self._waiting.register(self.fd, _POLLIN)
+        self._asking = _poll()  # another one: it is asked by a handler of signals, while the first one waits
+        self._asking.register(self.fd, _POLLIN)
         self.fds: list[int] = []
 
     def close(self) -> None:
@@ -113,7 +127,7 @@ class Channel:
 
     def has_more(self) -> bool:
         """Return whether something has come that wasn't read yet."""
-        return bool(self._data) or bool(self._waiting.poll(0))
+        return bool(self._data) or bool(self._asking.poll(0))
 
     def wait(self) -> None:
         """Wait until there is something to read, or the end."""
@@ -126,7 +140,7 @@ class Channel:
         while len(data) < count:
             try:
                 self._check()
-                more, control, _, _ = self._receive(max(_ROOM, count - len(data)), _CONTROL, socket.MSG_CMSG_CLOEXEC)
+                more, control, _, _ = self._receive(max(_ROOM, count - len(data)), _CONTROL, _CLOEXEC)
             except OSError:
                 raise LostError from None
             if control:
@@ -144,7 +158,7 @@ class Channel:
         data = self._fill(4 + size)
         text = data[4 : 4 + size].decode("utf-8", "surrogatepass")
         del data[: 4 + size]
-        frame: dict[str, Any] = _decode(text)
+        frame: dict[str, Any] = _scan(text, 0)[0]
         return frame
 
     def send_bytes(self, content: bytes) -> None:
@@ -156,7 +170,7 @@ class Channel:
                 data = data[self._send(data, _NOSIGNAL) :]
             except BlockingIOError:
                 ready = _poll()
-                ready.register(self.fd, select.POLLOUT)
+                ready.register(self.fd, _POLLOUT)
                 ready.poll()
             except OSError:
                 raise LostError from None

@@ -6,11 +6,11 @@ Python would do for the code is done here: threads are waited for, atexit functi
 
 from __future__ import annotations
 
+import _signal
 import atexit
 import gc
 import io
 import os
-import signal
 import sys
 import threading
 from typing import Any, Callable
@@ -20,6 +20,10 @@ from .results.reply import exit_message, exit_status
 from .results.values import mro
 
 _write = os.write
+_kill, _getpid = os.kill, os.getpid
+_set_handler, _getsignal, _SIG_DFL = _signal.signal, _signal.getsignal, _signal.SIG_DFL
+_SIGTERM, _SIGINT = _signal.SIGTERM, _signal.SIGINT
+_text, _buffers = io.TextIOWrapper, (io.BufferedWriter, io.BufferedRandom)
 _get_objects = gc.get_objects
 _collect = gc.collect
 _run_exitfuncs = atexit._run_exitfuncs
@@ -39,19 +43,19 @@ class Ending:
         self._before = dict(namespace)  # what the interpreter has made lives on
         self._streams: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
         self._pid = os.getpid()
-        signal.signal(signal.SIGTERM, self._terminate)
+        _set_handler(_SIGTERM, self._terminate)
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         """In a fork: signals do what they do in other programs."""
-        if signal.getsignal(signal.SIGTERM) == self._terminate:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if _getsignal(_SIGTERM) == self._terminate:
+            _set_handler(_SIGTERM, _SIG_DFL)
 
     def _terminate(self, number: int, _: Any) -> None:
         """At SIGTERM: what was written isn't lost; then the signal ends the process, as it would have."""
-        signal.signal(number, signal.SIG_DFL)
+        _set_handler(number, _SIG_DFL)
         self.flush()
-        os.kill(os.getpid(), number)
+        _kill(_getpid(), number)
 
     def flush(self) -> None:
         """Flush the standard streams, the interpreter's and those of the code."""
@@ -76,7 +80,7 @@ class Ending:
             call(hook, type(error), error, error.__traceback__)
         elif told is not None:
             self._say(told["traceback"])
-        return -signal.SIGINT if type(error) is KeyboardInterrupt else 1
+        return -_SIGINT if type(error) is KeyboardInterrupt else 1
 
     def _say(self, text: str) -> None:
         call(self.flush)
@@ -120,9 +124,9 @@ def _flush_all() -> None:
     buffers = []
     for found in _get_objects():
         bases = mro(type(found))
-        if io.TextIOWrapper in bases:
+        if _text in bases:
             call(_flush, found)
-        elif io.BufferedWriter in bases or io.BufferedRandom in bases:
+        elif _buffers[0] in bases or _buffers[1] in bases:
             buffers.append(found)
     for found in buffers:
         call(_flush, found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+from symtable import symtable
 from types import CodeType
 from typing import Any
 
@@ -18,13 +19,14 @@ _MOST_TEXT = 16 << 20  # characters of earlier pieces of code that a kernel reme
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _COROUTINE = 0x80  # inspect.CO_COROUTINE
 _ONLY_AST = ast.PyCF_ONLY_AST
-# From 3.11 on, deep trees are an error; before, making objects of one needs as much stack as it is deep. Code that
-# compiles has no deep tree.
+# From 3.11 on, a deep tree is a RecursionError; before, only where names are looked up, and the optimizer before that
+# needs as much stack as the tree is deep. So names are looked up first.
 _CHECK_FROM = 2000 if sys.version_info < (3, 11) else sys.maxsize  # characters
 
 # Bound: code that runs here may replace them.
 _compile = compile
 _exec = exec
+_symtable = symtable
 _eval = eval
 _Expr = ast.Expr
 _Expression = ast.Expression
@@ -86,9 +88,11 @@ class Execution:
 
     def _parts(self, source: str, name: str) -> tuple[CodeType | None, CodeType | None]:
         """Return the code without its last expression, and that expression; raises what compile() raises."""
-        flags = self._flags | _AWAIT
+        if "\0" in source:
+            raise _null_byte(source, name)  # compile() raises it without a place, before 3.12 a ValueError
         if len(source) > _CHECK_FROM:
-            _compile(source, name, "exec", flags, True)
+            _symtable(source, name, "exec")
+        flags = self._flags | _AWAIT
         tree = _compile(source, name, "exec", flags | _ONLY_AST, True)
         body = tree.body
         last = body[-1] if body else None
@@ -106,10 +110,6 @@ class Execution:
         """
         try:
             body, expression = self._parts(source, name)
-        except ValueError as error:  # null bytes: from 3.12 on a SyntaxError, as compile()'s others
-            if isinstance(error, UnicodeError) or "null bytes" not in str(error):
-                return None, False, _without_frames(error)
-            return None, False, _null_byte(source, name)
         except BaseException as error:
             return None, False, _without_frames(error)
         error_raised: BaseException | None = None

@@ -2,14 +2,14 @@
 
 Strategy: the handler looks where the signal has come. Inside of _inside(), it raises KeyboardInterrupt. Anywhere else
 it leaves a note, by which the next _inside() begins. While the branch waits for a frame, a signal counts only if a
-frame has come already: the caller sends the frame first. So a signal that comes after the reply isn't the next call's.
+frame has come already: the caller sends the frame first. A caller that has sent a signal must send `sync` (branch.py)
+before the next frame: else a signal that comes late would be taken for that one's.
 """
 
 from __future__ import annotations
 
-import signal
+import _signal
 import sys
-import threading
 from types import FrameType
 from typing import Any, Callable
 
@@ -19,9 +19,10 @@ _gettrace = sys.gettrace
 _settrace = sys.settrace
 _getprofile = sys.getprofile
 _setprofile = sys.setprofile
-_getsignal = signal.getsignal
-_signal = signal.signal
-_SIGINT = signal.SIGINT
+_getsignal = _signal.getsignal  # those of the module signal are written in Python, and need builtins
+_set_handler = _signal.signal
+_mask = _signal.pthread_sigmask
+_SIGINT, _BLOCK, _UNBLOCK = _signal.SIGINT, _signal.SIG_BLOCK, _signal.SIG_UNBLOCK
 _traceback: Any = vars(BaseException)["__traceback__"]  # a class may have another one
 
 
@@ -61,8 +62,11 @@ def handle(_: int, frame: FrameType | None) -> None:
     state.is_pending = True
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
-    """Call foreign code; return its value and None, or None and what it has raised. Nothing is raised here."""
+def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
+    """Call foreign code; return its value and None, or None and what it has raised. Nothing is raised here.
+
+    For calls within a call(): what traces the code goes on.
+    """
     error: BaseException | None = None
     value = None
     try:
@@ -77,17 +81,32 @@ def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseExcept
     return value, error
 
 
-_OURS = (_CODE, call.__code__)
+def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
+    """Call foreign code as attempt() does; afterwards nothing traces this program, and it has its stack again."""
+    error: BaseException | None = None
+    value = None
+    try:
+        value = _inside(function, arguments)
+    except BaseException as raised:
+        error = raised
+        found = _traceback.__get__(raised)
+        while found is not None and found.tb_frame.f_code in _OURS:
+            found = found.tb_next
+        _traceback.__set__(raised, found)
+    while True:
+        try:  # here, not in a function: its call would be traced
+            if _gettrace() is not None:
+                _settrace(None)
+            if _getprofile() is not None:
+                _setprofile(None)
+            if _getrecursionlimit() < state.recursion:
+                _setrecursionlimit(state.recursion)
+            return value, error
+        except BaseException:  # of what traces, which Python takes away when it raises
+            pass
 
 
-def settle() -> None:
-    """After foreign code, let nothing trace this program, and give it its stack again."""
-    if _gettrace() is not None:
-        _settrace(None)
-    if _getprofile() is not None:
-        _setprofile(None)
-    if _getrecursionlimit() < state.recursion:
-        _setrecursionlimit(state.recursion)
+_OURS = (_CODE, call.__code__, attempt.__code__)
 
 
 def install(has_frame: Callable[[], bool]) -> None:
@@ -99,16 +118,16 @@ def install(has_frame: Callable[[], bool]) -> None:
     state.has_frame = has_frame  # type: ignore[method-assign]
     state.is_idle = True
     state.is_pending = False
-    _signal(_SIGINT, handle)
+    _set_handler(_SIGINT, handle)
     hold(False)
 
 
 def hold(is_held: bool) -> None:
     """Keep SIGINT waiting, or let it come: none is lost in a process that is new."""
-    signal.pthread_sigmask(signal.SIG_BLOCK if is_held else signal.SIG_UNBLOCK, {_SIGINT})
+    _mask(_BLOCK if is_held else _UNBLOCK, {_SIGINT})
 
 
 def renew() -> None:
     """Take the signal back before the next call of a kernel, if foreign code has put another handler there."""
-    if _getsignal(_SIGINT) is not handle and threading.current_thread() is threading.main_thread():
-        _signal(_SIGINT, handle)
+    if _getsignal(_SIGINT) is not handle:
+        _set_handler(_SIGINT, handle)

@@ -250,14 +250,11 @@ class Server:
             self._control.close()
             core = self._core
             if core is not None:
-                before = _descriptors()
                 try:
                     core.enter(parameters)
                 except CoreError as error:
                     tell(told, {"failed": error.error, "step": error.step, "op": error.op}, [])
                     os._exit(127)
-                for fd in _descriptors() - before:  # what it has walked through to mount there
-                    os.close(fd)
                 core.close(parameters)
             else:
                 os.setsid()
@@ -266,21 +263,6 @@ class Server:
             Branch(Channel(line), vars(self._main), self._displays, forks).serve()
         finally:
             os._exit(70)
-
-
-def _descriptors() -> set[int]:
-    """Return this process's descriptors, without the one by which they are listed."""
-    with os.scandir("/proc/self/fd") as entries:
-        numbers = {int(entry.name) for entry in entries}
-    return {fd for fd in numbers if _is_open(fd)}
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def _check_threads() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._handles import waiting
 from nsbox._handles.stream import Streamed
+from nsbox._tools.arguments import check_flags, check_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +130,8 @@ class AsyncJob:
 
     async def output(self, since: int = 0, *, max_bytes: int = 100_000, wait: float | None = None) -> JobOutput:
         """Return what it has printed since a position, as Job.output()."""
+        self._job.check_position(since, max_bytes)
+        seconds = check_wait("wait", wait)
         if wait is not None and not self._job.has_news(since):
             stopped: list[bool] = []
 
@@ -136,7 +139,7 @@ class AsyncJob:
                 stopped.append(True)
                 self._worker.notify()
 
-            await waiting.in_thread(lambda: self._job.await_news(since, wait, stopped), stop)
+            await waiting.in_thread(lambda: self._job.await_news(since, seconds, stopped), stop)
         return self._job.output(since, max_bytes=max_bytes)
 
     async def wait(self) -> ToolResult:
@@ -165,6 +168,7 @@ class AsyncJob:
 
     async def kill(self, *, at_once: bool = False) -> ToolResult:
         """End it and everything that it has started, and return its record, as Job.kill()."""
+        check_flags(at_once=at_once)
         if self._job.is_running:
             self._worker.check_creator()
             self._worker.call.cancel(at_once=at_once)

@@ -115,10 +115,7 @@ def _answer(box: Any, name: str, chosen: dict[str, Any], options: dict[str, Any]
 
 
 def _of_job(box: Any, name: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    number = chosen.pop("job")
-    job = next((each for each in box.jobs() if each.id == number), None)
-    if job is None:
-        raise ValueError(f"there is no job {number}; there are {[each.id for each in box.jobs()]}")
+    job = box.job(chosen.pop("job"))
     if name == "job_output":
         answer = _dict(job.output(**chosen))
         if job.result is not None:

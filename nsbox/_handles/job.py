@@ -8,6 +8,7 @@ import threading
 from nsbox._base.checks import check_size
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._calls.output import MOST_OUTPUT, incomplete
+from nsbox._tools.arguments import check_flags, check_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,25 +156,33 @@ class Job:
 
         Raises ValueError for a position or a size that makes no sense.
         """
-        if isinstance(since, bool) or not isinstance(since, int) or since < 0:
-            raise ValueError(f"since is {since!r}, must be 0, or `next` of an earlier output")
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 4:
-            raise ValueError(f"max_bytes is {max_bytes!r}, must be at least 4")
+        self.check_position(since, max_bytes)
         worker = self._worker
         worker.check_creator()
         if wait is not None:
-            self.await_news(since, wait)
+            self.await_news(since, check_wait("wait", wait))
         is_over = worker.has_ended  # ask before reading: output may come in between
         data, following, left_out = self._tail.since(since, max_bytes)
         is_over = is_over and following >= self._tail.end
         return JobOutput(data.decode("utf-8", "replace"), following, left_out, is_over)
 
+    @staticmethod
+    def check_position(since: object, max_bytes: object) -> None:
+        """Raise ValueError for what output() can't use."""
+        if isinstance(since, bool) or not isinstance(since, int) or since < 0:
+            raise ValueError(f"since is {since!r:.60}, must be 0, or `next` of an earlier output")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 4:
+            raise ValueError(f"max_bytes is {max_bytes!r:.60}, must be a number from 4")
+
     def has_news(self, since: int) -> bool:
         """Return whether there is output after a position, or the job has ended."""
         return self._worker.has_ended or self._tail.end > since
 
-    def await_news(self, since: int, seconds: float, stopped: Sequence[object] = ()) -> None:
-        """Wait for output after a position, for at most `seconds`. Give up as soon as `stopped` has something in it."""
+    def await_news(self, since: int, seconds: float | None, stopped: Sequence[object] = ()) -> None:
+        """Wait for output after a position, for at most `seconds`. Give up as soon as `stopped` has something in it.
+
+        seconds: None for no limit.
+        """
         with self._worker.changed:
             self._worker.changed.wait_for(lambda: bool(stopped) or self.has_news(since), seconds)
 
@@ -182,9 +191,10 @@ class Job:
 
         timeout: seconds. Default: None, for no limit.
 
-        Raises subprocess.TimeoutExpired, and the job goes on; and KillError.
+        Raises subprocess.TimeoutExpired, and the job goes on; and KillError. Raises TypeError and ValueError for a
+        timeout that makes no sense.
         """
-        if not self._worker.await_end(timeout):
+        if not self._worker.await_end(check_wait("timeout", timeout)):
             assert timeout is not None
             raise subprocess.TimeoutExpired(str(self.args), timeout)
         return self._worker.outcome()
@@ -196,6 +206,7 @@ class Job:
 
         Raises KillError if something of it survives.
         """
+        check_flags(at_once=at_once)
         if self.is_running:
             self._worker.check_creator()
             self._worker.call.cancel(at_once=at_once)

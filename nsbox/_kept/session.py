@@ -26,6 +26,7 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, encode_entry
 from nsbox._core.request import assembled_once
+from nsbox._kept.ids import ids_of, of_pid_1
 from nsbox._kept.pipes import Unread
 from nsbox._kept.session_command import LONGEST, SessionCommand, received
 from nsbox._lifetime import kills
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from nsbox._core import command as core_command
+    from nsbox._kept.ids import Ids
+    from nsbox._plan.plan import Identity
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Line, Relay
     from nsbox._spawn.prepare import Prepared
@@ -54,12 +57,16 @@ def _check(prepared: Prepared) -> None:
     plan = prepared.plan
     if plan.backend != "namespaces" or plan.plain or not {"mount", "pid"} <= plan.namespaces:
         raise UnavailableError(Reason(f"a session needs namespaces of its own; the backend is {plan.backend}"))
-    if plan.capabilities is not None or plan.identity.change_ids or not plan.die_with_parent or plan.pidns is not None:
-        raise UnavailableError(Reason("details, or a change of ids, belong to one command"))
+    if plan.capabilities is not None or not plan.die_with_parent or plan.pidns is not None:
+        raise UnavailableError(Reason("details belong to one command"))
+    if plan.identity.change_ids and not plan.identity.by_helper:
+        raise UnavailableError(Reason("a change of ids needs a sandbox with several"))
 
 
 class SessionWay(Way):
     """Starts commands as children of one sandbox's pid 1."""
+
+    remedy = "the policy has to say ids='full'"  # what a call needs that asks for other ids
 
     def __init__(
         self,
@@ -101,10 +108,11 @@ class SessionWay(Way):
                 filters=[*terminal.filters(policy, prepared.plan, (0, 1, 2)), _marks_filter(policy, secret)],
             )
             command.relay = relay
+            command.keeps_caps = prepared.plan.identity.by_helper
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
                 self._line = command.line = LateLine()
             try:
-                result = start(Start(policy, prepared, command, "nsbox-init", policy.workdir))
+                result = start(Start(policy, of_pid_1(prepared), command, "nsbox-init", policy.workdir))
                 self.pid, self._leaf, self._on_end = result.pid, command.leaf, result.on_end
                 self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
@@ -112,7 +120,17 @@ class SessionWay(Way):
                 self._socket.close()
                 self._close_line()
                 raise
-        self._ask_for(c.ASKED_SECRET, 0, secret)
+        self._begin(secret, prepared.plan.identity)
+
+    def _begin(self, secret: int, identity: Identity) -> None:
+        """Tell pid 1 what it needs before the first command; raises SetupError if it can't do its part."""
+        is_up = self._ask_for(c.ASKED_SECRET, int(identity.by_helper), secret) is not None
+        if is_up and identity.change_ids:
+            is_up = self._ask_for(c.ASKED_IDS, 0, identity.gid << 32 | identity.uid) is not None
+        if not is_up and identity.by_helper:
+            self.close()
+            what = "its pid 1 has ended: a filter may refuse capget(2), capset(2), or the calls by which ids change"
+            raise SetupError(errno.EPERM, "enter the session", None, what)
 
     @property
     def has_ended(self) -> bool:
@@ -133,6 +151,7 @@ class SessionWay(Way):
         if start.policy is not self.policy:
             raise ValueError("a session's commands can't have kill_on_exit=: what they leave behind goes on")
         _check_command(command)
+        ids = ids_of(self._prepared.plan, command, self.remedy)
         line = self._line
         if line is not None and not line.is_later:
             command.line, command.line_mark = line, line.mark()
@@ -143,10 +162,10 @@ class SessionWay(Way):
             ours.close()
             theirs.close()
             raise
-        child = SessionCommand(ours, reader)
+        child = SessionCommand(ours, reader, self._send)
         try:
             try:
-                self._ask(command, theirs, writer)
+                self._ask(command, ids, theirs, writer)
             finally:
                 theirs.close()
                 os.close(writer)
@@ -164,7 +183,7 @@ class SessionWay(Way):
             child.close()
             raise
 
-    def _ask(self, command: Command, told: _socket.socket, failed: int) -> None:
+    def _ask(self, command: Command, ids: Ids, told: _socket.socket, failed: int) -> None:
         flags = c.ENTRY_SETSID if self._prepared.plan.new_session or command.flags & c.SETSID else 0
         flags |= c.ENTRY_CWD_OPTIONAL if command.flags & c.CWD_OPTIONAL else 0
         sources: dict[int, int] = {fd: fd for fd in command.pass_fds}  # by the number in the command
@@ -180,9 +199,10 @@ class SessionWay(Way):
         if len(targets) > _MOST_FDS:
             raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
         flags |= c.ENTRY_TERMINAL << command.terminal - 1 if command.terminal else 0
+        flags |= 0 if ids[2] is None else c.ENTRY_GROUPS
         pgid = -1 if flags & c.ENTRY_SETSID else command.pgid
         entry = encode_entry(
-            command.programs, command.argv, command.envp.items, command.cwd, targets, flags, command.umask, pgid
+            command.programs, command.argv, command.envp.items, command.cwd, targets, flags, command.umask, pgid, ids
         )
         request = sealed("nsbox-entry", entry, 0o400)
         try:
@@ -195,6 +215,10 @@ class SessionWay(Way):
             raise SetupError(errno.ESRCH, "enter the session", None, "it has ended") from None
         finally:
             os.close(request)
+
+    def _send(self, pidfd: int, number: int) -> None:
+        """Send a signal to a command that has ids which this process may not signal."""
+        self._answer(ASKING.pack(c.ASKED_SEND, number, 0), [pidfd])
 
     def _ask_for(self, what: int, number: int, mark: int, fds: Iterable[int] = ()) -> int | None:
         """Return pid 1's answer; None if the session has ended, or doesn't answer. what: a request of abi_session.h."""
@@ -366,7 +390,6 @@ def _check_command(command: Command) -> None:
     """Refuse options that only a child of this process can have."""
     for name, is_used in (
         ("preexec_fn", command.preexec is not None),
-        ("user, group and extra_groups", (command.uid, command.gid, command.groups) != (None, None, None)),
         ("close_fds=False", not command.flags & c.CLOSE_FDS),
     ):
         if is_used:

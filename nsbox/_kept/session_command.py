@@ -19,6 +19,7 @@ from nsbox._core.command import Result, Used
 from nsbox._core.entry import TOLD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 LONGEST = 60_000  # milliseconds that a command may take to its exec: others in the session can stop it
@@ -32,8 +33,9 @@ class SessionCommand:
     pid: as this process numbers it. status: its wait status, once it has ended.
     """
 
-    def __init__(self, told: _socket.socket, failed: int) -> None:
-        self._told, self._failed = told, failed
+    def __init__(self, told: _socket.socket, failed: int, send: Callable[[int, int], None]) -> None:
+        """Own a socket and a pipe. send: has pid 1 send a signal, by a pidfd, where this process may not."""
+        self._told, self._failed, self._send = told, failed, send
         self._lock = RLock()
         self._pidfd = self.pid = -1
         self.mark = 0  # of everything that it starts, as pid 1 knows it; 0: it has none
@@ -112,8 +114,12 @@ class SessionCommand:
         """Send it a signal, if it still exists."""
         with self._lock:
             if self._pidfd >= 0:
-                with contextlib.suppress(ProcessLookupError):
+                try:
                     signal.pidfd_send_signal(self._pidfd, number)
+                except ProcessLookupError:
+                    pass
+                except PermissionError:  # it has other ids
+                    self._send(self._pidfd, number)
 
     # At the interpreter's end: see _shutdown.
 
@@ -135,7 +141,10 @@ class SessionCommand:
     def last_signal(self, number: int, *, send: Any = _by_pidfd) -> None:
         """Send it a signal, if it still exists."""
         if self._pidfd >= 0:
-            send(self._pidfd, number)
+            try:
+                send(self._pidfd, number)
+            except PermissionError:  # it has other ids, and ends with its session
+                pass
 
     def _let_go(self) -> None:
         failed, self._failed = self._failed, -1

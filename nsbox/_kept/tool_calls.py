@@ -6,6 +6,7 @@ from functools import partial
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._spawn.way import Keeper
+from nsbox._tools.arguments import check_flags, check_word
 
 if TYPE_CHECKING:
     import os
@@ -92,6 +93,7 @@ class ToolCalls(Keeper):
         """
         if not isinstance(command, str):
             raise TypeError(f"command is a {type(command).__name__}, must be a str; for a list: exec(program, args)")
+        check_word("command", command)
         return self._line(command, command, shell_path, check, options)
 
     def exec(
@@ -102,6 +104,8 @@ class ToolCalls(Keeper):
             raise TypeError(f"program is a {type(program).__name__}, must be a str; its arguments go into args")
         if not isinstance(args, list | tuple) or not all(isinstance(arg, str) for arg in args):
             raise TypeError(f"args is {args!r:.100}, must be a list of str")
+        for name, word in (("program", program), *(("args", arg) for arg in args)):
+            check_word(name, word)
         return self._tool([program, *args], [program, *args], check, options)
 
     def _line(
@@ -114,6 +118,7 @@ class ToolCalls(Keeper):
         return self._tool(["-c", line], shown, check, options | more)
 
     def _tool(self, argv: list[str], shown: Any, check: bool, options: Any) -> ToolResult:
+        check_flags(check=check)
         result = self._call(argv, shown, options)().run()
         if check:
             result.check_returncode()
@@ -141,10 +146,13 @@ class ToolCalls(Keeper):
         if isinstance(command, str):
             from nsbox._tools import shell as tools_shell
 
+            check_word("command", command)
             shells = tools_shell.shells(self.way().policy, path)
             return self._call(["-c", command], command, options | {"shells": shells})
         if not isinstance(command, list | tuple) or not command or not all(isinstance(word, str) for word in command):
             raise TypeError(f"command is {command!r:.100}, must be a line for the shell, or a list of str")
+        for word in command:
+            check_word("command", word)
         if path is not None:
             raise ValueError("shell_path: a program and its arguments are read by no shell")
         return self._call([*command], [*command], options)
@@ -213,3 +221,19 @@ class ToolCalls(Keeper):
     def jobs(self) -> list[Job]:
         """Return the jobs that run, and the last 100 that have ended, oldest first."""
         return list(self._jobs)
+
+    def job(self, number: int) -> Job:
+        """Return the job with a number: one of jobs().
+
+        number: its `id`, which is also what call_tool() answers to a model.
+
+        Raises LookupError if there is none, and TypeError.
+        """
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"number is {number!r:.60}, must be the id of a job")
+        jobs = self._jobs
+        for job in jobs:
+            if job.id == number:
+                return job
+        there = ", ".join(str(job.id) for job in jobs)
+        raise LookupError(f"there is no job {number}; " + (f"there are {there}" if jobs else "none was started"))

@@ -13,8 +13,10 @@ import json
 import os
 import select
 import signal
+import sys
+from itertools import chain
 
-from nsbox._base.descriptors import high, pair
+from nsbox._base.descriptors import from_3_up
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import own_received
 from nsbox._base.stdlib import RLock
@@ -22,7 +24,7 @@ from nsbox._core.command import Used
 from nsbox._python.wire import MOST_MESSAGE, WireError, decoded, frame, number_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from nsbox._base.owners import Owner
@@ -45,12 +47,34 @@ class Failed(Exception):
         self.number, self.step, self.op = number, step, op
 
 
-def stream_pair() -> tuple[_Socket, _Socket]:
-    """Return two ends of a stream, numbered from 3 up; the first one doesn't block."""
-    ends = [_Socket(fileno=high(end.detach())) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)]
-    ends[0].setblocking(False)
-    ends[1].settimeout(None)
-    return ends[0], ends[1]
+class Ends:
+    """Both ends of connections between this process and an interpreter, numbered from 3 up. It closes them when freed.
+
+    ours, theirs: of each connection, in the order of `kinds`, which are _socket's. None of them has a timeout.
+    """
+
+    def __init__(self, *kinds: int) -> None:
+        self._all: list[_Socket] = []
+        for kind in kinds:  # in one step, as in _base.owners: a signal handler may raise
+            self._all.extend(chain.from_iterable(map(_socket.socketpair, (_socket.AF_UNIX,), (kind,))))
+        self._all[:] = map(from_3_up, self._all)
+        for end in self._all:
+            end.settimeout(None)
+        self.ours, self.theirs = self._all[::2], self._all[1::2]
+
+    def give(self) -> None:
+        """Close what the other process has got by now."""
+        for end in self.theirs:
+            end.close()
+
+    def close(self) -> None:
+        """Close all of them."""
+        for end in self._all:
+            end.close()
+
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _is_late():
+            self.close()
 
 
 def received(sock: _Socket, most: int, owners: list[Owner]) -> dict[str, Any] | None:
@@ -78,23 +102,23 @@ class BranchCommand:
     """
 
     def __init__(self) -> None:
-        self.theirs: list[_Socket] = []  # what the interpreter is to get
-        self._told, theirs = pair()
-        self.theirs.append(theirs)
-        try:
-            self.line, theirs = stream_pair()
-        except BaseException:
-            self.close()
-            raise
-        self.theirs.append(theirs)
+        self.ends = Ends(_socket.SOCK_SEQPACKET, _socket.SOCK_STREAM)
+        self._told, self.line = self.ends.ours
+        self.line.setblocking(False)
         self._lock = RLock()
         self.owners: list[Owner] = []  # of the pidfds of the branch and of its pid 1, and what that says
         self.pid = self.init_pid = -1
         self.status: int | None = None
         self.is_lost = False
         self.used: Used | None = None
+        self.on_look: Callable[[], object] = bool  # called when it was looked at, and goes on
 
     # ---- its start
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is there: start() doesn't wait."""
+        return self.pid > 0 or self.ends_within(0)
 
     def start(self, interpreter: int) -> None:
         """Wait until it exists. interpreter: the pidfd of a process that it can't outlive.
@@ -156,9 +180,10 @@ class BranchCommand:
             while not self.ends_within(3600.0):
                 pass
         with self._lock:
-            if self.status is None and not self._read():
-                return False
-        return True
+            if self.status is not None or self._read():
+                return True
+        self.on_look()
+        return False
 
     def _read(self) -> bool:
         """Look at the report of its end, which stays in the socket: other threads may wait for it to be readable."""
@@ -214,21 +239,12 @@ class BranchCommand:
         if self.owners:
             send(self.owners[0].fileno(), number)
 
-    def given(self) -> None:
-        """Close what the interpreter has got by now."""
-        while self.theirs:
-            self.theirs.pop().close()
-
     def close(self) -> None:
         """Close its descriptors. A branch that is parked ends then, and one that runs can't report any more."""
-        self.given()
-        self._told.close()
-        line = getattr(self, "line", None)
-        if line is not None:
-            line.close()
-            with self._lock:
-                while self.owners:
-                    self.owners.pop().close()
+        self.ends.close()
+        with self._lock:
+            while self.owners:
+                self.owners.pop().close()
 
 
 def pid_of(pidfd: int) -> int:

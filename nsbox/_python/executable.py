@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._tools.view import View
 
-OLDEST = (3, 9)
+OLDEST = "3.9"  # _guest/boot.py
 _USUAL = "python3"  # in the sandbox's PATH
 
 

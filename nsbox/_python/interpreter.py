@@ -13,9 +13,9 @@ import contextlib
 import os
 import select
 import subprocess
+import sys
 import time
 
-from nsbox._base.descriptors import pair
 from nsbox._base.display import printable
 from nsbox._base.errors import InterpreterError, NsboxError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
@@ -23,15 +23,17 @@ from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
 from nsbox._popen.popen import Popen
-from nsbox._python.branch import BranchCommand, Lost, received
+from nsbox._python.branch import BranchCommand, Ends, Lost, received
 from nsbox._python.executable import OLDEST, executable
 from nsbox._python.program import files
+from nsbox._python.reply import plain
 from nsbox._python.warm import warm
 from nsbox._python.wire import WireError, encode
 from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from nsbox._base.owners import Owner
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from nsbox._spawn.start import Start
 
 _MOST_WORDS = 1 << 16  # bytes that are kept of what it prints before it is ready
+_MOMENT = 5.0  # seconds
 _STAGES = ("core", "import", "setup", "threads", "version")
 
 
@@ -90,18 +93,17 @@ class Interpreter:
         self._lock = RLock()
         self._parked: collections.deque[BranchCommand] = collections.deque()
         self._users = 0
-        self._is_retired = self._is_closed = False
+        self._is_retired = self._is_closed = self._is_short = False
         self._numbers = 0
         self._fate = ""
         self._words = bytearray()
-        self._control, theirs = pair()
         self.program = executable(policy, wish.python)
         self._process: Popen[bytes] | None = None
+        self._ends = Ends(_socket.SOCK_SEQPACKET)
+        (self._control,) = self._ends.ours
         try:
-            try:
-                self._process = self._started(theirs)
-            finally:
-                theirs.close()
+            self._process = self._started(*self._ends.theirs)
+            self._ends.give()
             self._ended = opened(os.pidfd_open, self._process.pid)
             self.facts = self._await_ready()
             self._refill()
@@ -193,18 +195,17 @@ class Interpreter:
         """Return the error for an interpreter that has ended without a word."""
         words = self._said()
         how = self.fate()
-        oldest = ".".join(map(str, OLDEST))
         if "nsbox: Python" in words or "unknown option" in words.lower():
-            how = f"it isn't Python {oldest} or later; {how}"
+            how = f"it isn't Python {OLDEST} or later; {how}"
         return InterpreterError("start", self.program, how, words)
 
     def fate(self) -> str:
-        """Return how it has ended, as a text; "" if it goes on."""
+        """Return how it has ended, as a text; "" if it goes on. Its first process ends a moment after itself."""
         process = self._process
         if self._fate or process is None:
             return self._fate or "it was closed"
         try:
-            status = process.wait(timeout=5 if self.has_ended else 0.0)
+            status = process.wait(timeout=_MOMENT)
         except subprocess.TimeoutExpired:
             return ""
         if status < 0:
@@ -228,19 +229,38 @@ class Interpreter:
         """Return a descriptor that becomes readable at its end."""
         return self._ended.fileno()
 
-    def take(self) -> BranchCommand:
-        """Return a branch, and ask for the next one to be parked. Raises Lost if the interpreter has ended."""
+    def take(self, *, is_kernel: bool = False) -> BranchCommand:
+        """Return a branch. Raises Lost if the interpreter has ended.
+
+        The next one is made at once if callers are faster than the interpreter, or if this one stays. Otherwise it is
+        made when this one has ended, or runs for a while: to make one takes longer than to run a line of code, and the
+        interpreter also has to report the end of that.
+        """
         with self._lock:
             if self._is_closed:
                 raise Lost("it was closed")
             self._users += 1
             try:
                 branch = self._parked.popleft() if self._parked else self._asked()
-                self._refill()
+                self._is_short = True
+                if is_kernel or not branch.is_ready:
+                    self.refill()
             except BaseException:
                 self._users -= 1
                 raise
             return branch
+
+    def refill(self) -> None:
+        """Ask for as many branches as are to be parked, if the latest ones haven't been replaced yet."""
+        if self._is_short:
+            with self._lock:
+                self._is_short = False
+                self._refill()
+
+    def glance(self) -> None:
+        """Refill while code runs for long: its caller looks at it from time to time."""
+        with contextlib.suppress(Lost):
+            self.refill()
 
     def _refill(self) -> None:
         while len(self._parked) < self._wish.stock and not self._is_retired:
@@ -250,10 +270,10 @@ class Interpreter:
         branch = BranchCommand()
         try:
             self._numbers += 1
-            fds = array.array("i", [end.fileno() for end in branch.theirs])
+            fds = array.array("i", [end.fileno() for end in branch.ends.theirs])
             rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)]
             self._send(encode({"branch": self._numbers}), rights)
-            branch.given()
+            branch.ends.give()
             return branch
         except BaseException:
             branch.close()
@@ -280,6 +300,8 @@ class Interpreter:
             is_over = self._is_retired and self._users <= 0
         if is_over:
             self.close()
+        elif not self._is_retired:
+            self.glance()
 
     # ---- its end
 
@@ -303,7 +325,7 @@ class Interpreter:
             self._is_retired = self._is_closed = True
             self._drop_parked()
             process, self._process = self._process, None
-            self._control.close()
+            self._ends.close()
         if process is None:
             return
         with process:
@@ -315,8 +337,12 @@ class Interpreter:
         self._lock = RLock()
         self._is_retired = self._is_closed = True
         self._drop_parked()
-        self._control.close()
+        self._ends.close()
         self._process = None
+
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_process", None) is not None and not _is_late():
+            self.close()  # a signal handler has raised before anything held it
 
     def __repr__(self) -> str:
         return f"<Interpreter {printable(self.program)}>"
@@ -324,8 +350,8 @@ class Interpreter:
 
 def _failure(row: dict[str, Any]) -> InterpreterError:
     """Return the error for what an interpreter reports instead of being ready."""
-    texts = {name: row.get(name) for name in ("stage", "what", "type", "message", "traceback")}
-    stage, what, kind, message, traceback = (text if isinstance(text, str) else "" for text in texts.values())
+    texts = [row.get(name) for name in ("stage", "what", "type", "message", "traceback")]
+    stage, what, kind, message, traceback = (plain(text) if isinstance(text, str) else "" for text in texts)
     problem = f"{kind}: {message}" if kind and message else kind or message
     if stage == "threads":
         problem = "threads are running, and a fork would lack them: imports and setup must not leave any"

@@ -26,9 +26,10 @@ _PROC = "/proc"
 # SYS_ADMIN: namespaces and mounts. SYS_CHROOT: setns(2) into a mount namespace. NET_ADMIN: lo. SETPCAP: the bounding
 # set. SETFCAP: uid 0 can be mapped again (Linux 5.12). The other two: ids.
 _KEPT = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP", "SETFCAP", "SETUID", "SETGID")
-# Limits that each branch has for itself. The interpreter runs for as long as it makes branches. What the kernel counts
-# by user, it also counts in the interpreter's user namespace, for all branches, against the interpreter's own limit.
-_EACH = ("CPU", "NPROC", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
+# Limits that each branch has for itself. The interpreter runs for as long as it makes branches, and has descriptors of
+# all of them. What the kernel counts by user, it also counts in the interpreter's user namespace, for all branches,
+# against the interpreter's own limit.
+_EACH = ("CPU", "NOFILE", "NPROC", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
 _MASK = sum(1 << CAPABILITIES.index(f"CAP_{name}") for name in _KEPT)
 
 
@@ -64,8 +65,10 @@ def check(plan: Plan) -> None:
         raise _no(f"the {plan.backend} backend can't make them", 'backend="namespaces", on Linux')
     lacking = {"user", "mount", "pid"} - plan.namespaces
     if lacking:
-        names = " and ".join(sorted(lacking))
-        raise _no(f"the policy shares the {names} namespace", f"leave share={{{names!r}}} out")
+        name = min(lacking)
+        raise _no(
+            f"the policy shares the {name} namespace, and each branch has its own", f"leave share={{{name!r}}} out"
+        )
     identity = plan.identity
     details = (identity.userns, identity.userns2, plan.pidns, plan.capabilities)
     if any(value is not None for value in details):
@@ -145,6 +148,7 @@ def plans(plan: Plan, steps: Sequence[ops.Op], programs: Sequence[Program]) -> B
         ops=own,
         identity=_identity(plan.identity),
         rlimits=tuple(limit for limit in plan.rlimits if limit.name not in _EACH),
+        cgroup_limits=(),  # so are these
         # The last filters may refuse more filters, and the branches install their own.
         programs=tuple(program for program in programs if program.stage != "last"),
         ruleset=None if files else plan.ruleset,  # behind rules about files nothing can be mounted

@@ -33,7 +33,7 @@ class Wish(Frozen):
     python: str | None = None
     imports: tuple[str, ...] = ()
     setup: str = ""
-    stock: int = 1
+    stock: int = 2
     start_timeout: float = 60.0
 
 

@@ -68,7 +68,7 @@ class Reply(Frozen):
     omissions: tuple[str, ...] = ()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return text that can be encoded: half of a surrogate pair becomes U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -110,7 +110,7 @@ class Reader:
     def _text(self, value: object, most: int, what: str = "") -> str:
         if not isinstance(value, str):
             raise WireError(f"a text is a {type(value).__name__}")
-        text = _plain(value)
+        text = plain(value)
         if self._scrub is not None:
             text = self._scrub(text)
         if len(text) > most:
@@ -127,7 +127,7 @@ class Reader:
         if self._scrub is None:
             return value
         if isinstance(value, str):
-            return self._scrub(value) if value.isascii() else self._scrub(_plain(value))
+            return self._scrub(value) if value.isascii() else self._scrub(plain(value))
         if isinstance(value, list):
             return [self._scrubbed(one) for one in value]
         if isinstance(value, dict):

@@ -147,7 +147,7 @@ class BranchWay(Way):
         for _ in range(_ATTEMPTS):
             interpreter = self._supply.interpreter(self.policy, start.prepared)
             try:
-                branch = interpreter.take()
+                branch = interpreter.take(is_kernel=self._is_kernel)
             except Lost as error:
                 problem = error
                 continue
@@ -176,7 +176,7 @@ class BranchWay(Way):
                 branch.close()
                 interpreter.give_back()
 
-            result.on_end = on_end
+            result.on_end, branch.on_look = on_end, interpreter.glance
             is_given = True
             return result
         finally:

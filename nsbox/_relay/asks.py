@@ -36,7 +36,7 @@ class _Ask:
         self.request, self.end = request, end
         self.key: Key = (request.name or request.address, request.port, request.protocol)
         self._number, self._send = number, send
-        self._is_open, self._lock = True, threading.Lock()
+        self._is_open, self._lock = True, threading.RLock()  # as Answers' lock
 
     @property
     def is_open(self) -> bool:
@@ -44,7 +44,7 @@ class _Ask:
 
     def forget(self) -> None:
         """Leave the answer to the parent, in a forked child. One of the parent's threads may have held the lock."""
-        self._is_open, self._lock = False, threading.Lock()
+        self._is_open, self._lock = False, threading.RLock()
 
     def answer(self, allow: bool) -> None:
         with self._lock:
@@ -76,7 +76,9 @@ class Answers:
         _all.add(self)
 
     def _begin(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        # Reentrant: a question keeps its relay alive, so a thread that drops its last one, perhaps while it holds the
+        # lock, collects the relay too. That closes this object.
+        self._changed = threading.Condition(threading.RLock())
         self._queue: deque[_Ask] = deque()
         self._asked: list[_Ask] = []  # of the threads
         self._n_threads, self._has_watch, self._is_closed = 0, False, False
@@ -92,7 +94,8 @@ class Answers:
                     self._call_threads()
                 except RuntimeError:  # no thread can be started: a limit is reached, or the interpreter is ending
                     if not self._n_threads or not self._has_watch:
-                        self._queue.remove(ask)
+                        if ask in self._queue:
+                            self._queue.remove(ask)
                         verdict = False
         if verdict is not None:
             ask.answer(verdict)
@@ -193,7 +196,9 @@ class Answers:
                     if ask in self._queue:
                         self._queue.remove(ask)
                 if not late:
-                    self._changed.wait(min(ask.end for ask in waiting) - now)
+                    until = min(ask.end for ask in waiting)
+                    waiting.clear()  # so that this thread doesn't keep their relay alive
+                    self._changed.wait(until - now)
             for ask in late:
                 ask.answer(False)
 

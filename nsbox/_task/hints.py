@@ -39,7 +39,9 @@ def hints_of(
     lines = [line for text in output for line in text[-_CHARS:].splitlines()]
     kept = [hint for hint in why if not _is_about_overlay(hint, layers)]
     return tuple(
-        dict.fromkeys([*kept, *_managed(lines), *_denied(lines, layers), *_closed(lines, layers), *_full(lines, store)])
+        dict.fromkeys(
+            [*kept, *_managed(lines), *_denied(lines, layers, kept), *_closed(lines, layers), *_full(lines, store)]
+        )
     )
 
 
@@ -67,11 +69,19 @@ def _managed(lines: Sequence[str]) -> Iterator[Hint]:
         )
 
 
-def _denied(lines: Sequence[str], layers: Layers) -> Iterator[Hint]:
-    if os.geteuid() == 0:
-        return
+def _denied(lines: Sequence[str], layers: Layers, known: Sequence[Hint]) -> Iterator[Hint]:
     for line in lines:
         path = _PATH.search(line) if _DENIED.search(line) else None
+        if path is not None and _is_opened(path.group(), layers) and os.geteuid() == 0:
+            if any(printable(path.group()) in hint.message for hint in known):  # hidden, for one
+                return
+            yield Hint(
+                "permissions",
+                f"permissions hold in a task too, and {printable(path.group())!r} may be in another user's directory: "
+                "leave out user=, or say ids='full' with uid= and gid= in the policy, which makes the system's "
+                "directories the commands' own",
+            )
+            return
         if path is not None and _is_opened(path.group(), layers):
             tops = ", ".join([at for at in layers.places if at not in layers.written][:_MOST_NAMED])
             yield Hint(

@@ -16,7 +16,7 @@ from nsbox._files.mounts import mounts
 from nsbox._plan import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _KERNELS = ("/proc", "/sys", "/dev")  # no files of a disk
 _MOST = 100  # overlays of a task
@@ -37,17 +37,21 @@ class Layers(Frozen):
     written: tuple[str, ...]
     steps: tuple[ops.Op, ...]
 
-    def mounts(self, stores: Sequence[tuple[str, str]], base: str) -> tuple[ops.Op, ...]:
+    def mounts(
+        self, stores: Sequence[tuple[str, str]], base: str, seen: Mapping[str, str] | None = None
+    ) -> tuple[ops.Op, ...]:
         """Return the ops that make the overlays: parents first.
 
         stores: the upper and the work directory of each place.
         base: the directory of all stores, which commands don't see.
+        seen: for mapped places, the directory where the store is mounted with the same mapping.
         """
-        rows = zip(self.places, stores, strict=True)
-        return (
-            *(ops.Overlay((place,), place, upper, work, nofollow=True) for place, (upper, work) in rows),
-            ops.Mask(base),
-        )
+        rows = []
+        for place, pair in zip(self.places, stores, strict=True):
+            within = (seen or {}).get(place)
+            upper, work = pair if within is None else (f"{within}/{os.path.basename(path)}" for path in pair)
+            rows.append(ops.Overlay((place,), place, upper, work, nofollow=True))
+        return (*rows, ops.Mask(base))
 
 
 def layers(steps: Iterable[ops.Op], workspace: str, base: str) -> Layers:

@@ -79,7 +79,7 @@ def _own(way: TaskWay) -> Iterator[list[Tree]]:
         stack.callback(os.close, root)
         trees = []
         for place in way.fresh:
-            fd = open_beneath(root, place.strip("/"), os.O_RDONLY | os.O_DIRECTORY, _NO_SYMLINKS | _BENEATH)
+            fd = open_beneath(root, place.strip("/"), os.O_PATH | os.O_DIRECTORY, _NO_SYMLINKS | _BENEATH)
             stack.callback(os.close, fd)
             trees.append(stack.enter_context(Tree(fd, forceful=True)))
         yield trees

@@ -15,7 +15,7 @@ from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._core import orphans
 from nsbox._kept.session import SessionWay
 from nsbox._plan import ops
-from nsbox._transaction.holder import Holder
+from nsbox._transaction.holder import Holder, Mapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,16 +52,22 @@ class TaskWay(SessionWay):
         stores: Sequence[tuple[str, str]],
         base: str,
         relay: Relay | None = None,
+        mapping: tuple[Mapped | None, dict[str, str]] = (None, {}),
     ) -> None:
         """Mount the overlays, and make the sandbox; raises what starting a command raises.
 
         host: as from holder.host_of(). layers: what is overlaid. stores: the upper and the work directory of each.
         base: the directory of all stores, which commands don't see.
+        mapping: as from owners.mapped().
         """
         self.places = layers.places
+        if os.geteuid() != 0:  # holder.check() refuses ids='full'
+            self.remedy = "a task has several ids only if root begins it, with ids='full' in the policy"
         self.started = 0  # commands so far
         self._is_resting = False
-        self._holder = holder = Holder(policy, host, layers.mounts(stores, base), "begin a task")
+        self._holder = holder = Holder(
+            policy, host, layers.mounts(stores, base, mapping[1]), "begin a task", mapping[0]
+        )
         try:
             own = holder.prepared
             own = replace(own, plan=replace(own.plan, ops=layers.steps), ops=layers.steps)

@@ -23,6 +23,7 @@ from nsbox._paths.resolution import Walk, absolute
 from nsbox._plan import ops
 from nsbox._plan.mounts import MountTable
 from nsbox._policy.rules import innermost_rule
+from nsbox._tools.arguments import check_path
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -140,11 +141,7 @@ class View:
 
         Raises ValueError for a path that no file can have, and AccessError for one that is too long.
         """
-        text = os.fspath(path)
-        if not isinstance(text, str):
-            raise TypeError(f"path is a {type(text).__name__}, must be a str or os.PathLike[str]")
-        if not text or "\0" in text:
-            raise ValueError(f"path is {text!r}, must not be empty or have a NUL byte")
+        text = check_path("path", path)
         path = absolute(os.path.join(self.policy.workdir or "", text))
         if len(os.fsencode(path)) > _MOST_BYTES:
             raise AccessError(f"{text[:60]}...", f"has more than {_MOST_BYTES} bytes")

@@ -10,7 +10,7 @@ import os
 
 from nsbox._backends.filters import programs
 from nsbox._base.errors import Reason, SetupError, UnavailableError
-from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import innermost, is_inside
 from nsbox._core import buffers, call
 from nsbox._core.abi import constants as c
@@ -20,13 +20,17 @@ from nsbox._kept import split, tree
 from nsbox._lookup.host import host_for
 from nsbox._machine.probe import probe
 from nsbox._plan import ops
+from nsbox._plan.plan import Identity
 from nsbox._seccomp.bpf import Program
 from nsbox._seccomp.filter import no_user_namespaces
 from nsbox._spawn.prepare import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Any
 
+    from nsbox._base.owners import Owner
+    from nsbox._core.idmaps import Swap
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
     from nsbox._spawn.prepare import Prepared
@@ -107,28 +111,80 @@ def tied(steps: Iterable[ops.Op], devices: Mapping[str, int]) -> tuple[tuple[ops
     return tuple(made), found
 
 
+@frozen
+class Mapped(Frozen):
+    """Idmapped mounts for overlays to lie on. Making one requires power over its file system: that of the host's root.
+
+    steps: binds. swaps: by their destinations, as for request_for().
+    """
+
+    steps: tuple[ops.Op, ...]
+    swaps: Mapping[str, tuple[tuple[int, int], Swap]]
+
+
+def _all_ids() -> Identity:
+    """Return the ids of the two namespaces if layers are mapped: overlayfs copies files of all owners."""
+    rows = f"0 0 {2**32 - 1}\n"
+    return Identity(0, 0, rows, rows, deny_setgroups=False, by_helper=True)
+
+
 class Holder:
     """The two namespaces. Threads may share it."""
 
-    def __init__(self, policy: Policy, host: Host, steps: tuple[ops.Op, ...], what: str) -> None:
+    def __init__(
+        self, policy: Policy, host: Host, steps: tuple[ops.Op, ...], what: str, mapped: Mapped | None = None
+    ) -> None:
         """Make them. Raises UnavailableError for a plan that can't be built in them, and SetupError.
 
         policy: what commands may do. host: as from host_of().
         steps: what is mounted in the mount namespace, besides the host's file systems.
         what: what is being done, for errors.
+        mapped: binds that are mounted before, for steps to find them in the host's file systems.
         """
-        self.policy, self.host = policy, host
+        self.policy, self.host, self._is_mapped = policy, host, mapped is not None
         self.prepared = prepare(policy, host)
         check(self.prepared)
+        self._owners: list[Owner] = []
+        self._fds: list[int] = []
+        try:
+            if mapped is not None:
+                self._make(mapped.steps, what, swaps=mapped.swaps)
+                below, fds, self._owners = self._owners, tuple(self._fds), []
+                try:
+                    made = self._make(steps, what, within=(fds[0], fds[1]))
+                finally:
+                    while below:
+                        below.pop().close()
+            else:
+                made = self._make(steps, what)
+        except BaseException:
+            self.close()
+            raise
+        self._devices = {op.dest: stamp.source_dev for op, stamp in made if isinstance(op, ops.Overlay)}
+
+    def _make(
+        self,
+        steps: tuple[ops.Op, ...],
+        what: str,
+        *,
+        swaps: Mapping[str, tuple[tuple[int, int], Swap]] | None = None,
+        within: tuple[int, int] | None = None,
+    ) -> list[tuple[ops.Op, Any]]:
+        """Make namespaces, and own them; return the steps with their stamps. swaps, within: as for request_for()."""
         plan = self.prepared.plan
+        if swaps or within:
+            plan = replace(plan, identity=_all_ids())
         steps = (ops.DevBind("/", "/"), *steps)
         stamps = buffers.Stamps((False,) * len(steps))
+        own = {"mount"} if within else {"user", "mount"}
         request = request_for(
             plan,
             steps,
             flags=c.TEMPLATE,
-            without=plan.namespaces - {"user", "mount"},
+            without=plan.namespaces - own,
             stamps=stamps,
+            within=within,
+            swaps=swaps,
         )
         try:
             _, _, self._owners = tree.made(request, what, steps)
@@ -136,12 +192,10 @@ class Holder:
             raise SetupError(error.errno or 0, error.step, error.op, _hint(error)) from None
         self._fds = [owner.fileno() for owner in self._owners]
         if len(self._fds) != c.SENT:
-            self.close()
             raise SetupError(errno.EMFILE, what, None, "no descriptor was free for its namespaces")
-        made = zip(steps, stamps.array, strict=True)
-        self._devices = {op.dest: stamp.source_dev for op, stamp in made if isinstance(op, ops.Overlay)}
         del self._fds[c.SENT_NULL]
         self._owners.pop(c.SENT_NULL).close()
+        return list(zip(steps, stamps.array, strict=True))
 
     @property
     def is_open(self) -> bool:
@@ -156,8 +210,11 @@ class Holder:
         Raises FileNotFoundError (ESTALE) in a task, if a bind leads elsewhere than before.
         """
         plan = prepared.plan
+        by_helper = plan.identity.by_helper
         uids, gids = split.last_maps(plan.identity)
-        identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
+        if self._is_mapped and not by_helper:  # here an id has the number that it has outside
+            uids, gids = f"{plan.identity.uid} {self.host.euid} 1", f"{plan.identity.gid} {self.host.egid} 1"
+        identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=by_helper or self._is_mapped)
         own = programs(policy, self.host, by_second_userns=True)
         if is_task:
             own = _without_nesting(own)
@@ -182,7 +239,9 @@ class Holder:
         request = self.within(self.policy, prepared).request
         assert request is not None
         nothing = Command(programs=[b"/"], argv=[b"/"], envp=buffers.Strings([]), cwd=None, flags=c.CLOSE_FDS)
-        nothing.uid, nothing.gid = prepared.plan.identity.uid, prepared.plan.identity.gid
+        identity = prepared.plan.identity  # a change of ids in the caller's memory would make it non-dumpable
+        own = (self.host.euid, self.host.egid) if identity.change_ids else (identity.uid, identity.gid)
+        nothing.uid, nothing.gid = own
         result = call.spawn(request, nothing)
         if result.step == c.STEP_EXEC and result.error == errno.EACCES:
             return

@@ -92,7 +92,7 @@ class Elf:
 
     EXEC, DYN, REL = 2, 3, 1
     LOAD, DYNAMIC, INTERP, STACK = 1, 2, 3, 0x6474E551
-    SYMTAB, DYNSYM = 2, 11
+    SYMTAB, RELA, DYNSYM = 2, 4, 11
 
     def __init__(self, path: Path) -> None:
         self.bytes = path.read_bytes()
@@ -111,6 +111,25 @@ class Elf:
                 "<IIQQQQQQ", self.bytes, start + i * size
             )
             found.append(Segment(kind, flags, offset, address, file_size, memory_size))
+        return found
+
+    def dynamic(self) -> list[tuple[int, int]]:
+        """Return tag and value of each entry of the dynamic section."""
+        found = []
+        for segment in self.segments():
+            if segment.kind == self.DYNAMIC:
+                for at in range(segment.offset, segment.offset + segment.file_size, 16):
+                    found.append(struct.unpack_from("<qQ", self.bytes, at))
+        return found
+
+    def relocations(self) -> list[int]:
+        """Return the type of each relocation with an addend."""
+        start, size, count = self._sections
+        found = []
+        for i in range(count):
+            _, kind, _, _, offset, length = struct.unpack_from("<IIQQQQ", self.bytes, start + i * size)
+            if kind == self.RELA:
+                found += [struct.unpack_from("<QIIq", self.bytes, at)[1] for at in range(offset, offset + length, 24)]
         return found
 
     def symbols(self, table: int) -> list[Symbol]:

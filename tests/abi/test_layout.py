@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import re
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import branch_driver
 
 from nsbox._bwrap import run, watch
 from nsbox._core import abi as core_abi
@@ -96,7 +98,17 @@ def test_wire_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nsbox_plan", "nsbox_op", "nsbox_rlimit", "nsbox_filter", "nsbox_result", "nsbox_request", "nsbox_stamp"]
+    "name",
+    [
+        "nsbox_plan",
+        "nsbox_op",
+        "nsbox_rlimit",
+        "nsbox_filter",
+        "nsbox_result",
+        "nsbox_request",
+        "nsbox_stamp",
+        "nsbox_branch",
+    ],
 )
 def test_no_hidden_padding(name: str) -> None:
     """No struct of the boundary has bytes that belong to no field: none are left uninitialized."""
@@ -105,6 +117,61 @@ def test_no_hidden_padding(name: str) -> None:
         assert offset == at, field
         at = offset + size
     assert at == core_abi.ffi.sizeof(name)
+
+
+def test_branch_of_an_interpreter() -> None:
+    """An interpreter, which knows nothing of cffi, describes a branch by the same fields."""
+    kind = branch_driver.Branch
+    fields = [(name, getattr(kind, name).offset, getattr(kind, name).size) for name, *_ in kind._fields_]
+    assert fields == struct_fields("nsbox_branch")
+    assert ctypes.sizeof(kind) == core_abi.ffi.sizeof("nsbox_branch")
+
+
+def test_blob() -> None:
+    """A request in one piece has what the request has; each pointer is where it belongs, and stays in the blob."""
+    ruleset = core_wire.RulesetRow(1, 2, 3, (core_wire.RuleRow(b"/usr\0", 5, 0), core_wire.RuleRow(b"/etc/x\0", 6, 1)))
+    made = request.Request(
+        plan=b"plan",
+        nops=1,
+        namespaces=2,
+        flags=c.MAP_ROOT,
+        uid_map=b"uid_map\0",
+        gid_map=b"gid_map\0",
+        uid_map2=b"7 0 1\0",
+        gid_map2=b"8 0 1\0",
+        map_programs=([b"newuidmap\0", b"u\0"], [b"newgidmap\0", b"g\0"]),
+        rlimits=[(40, 41, 42), (50, 51, 52)],
+        programs=[b"early..." * 2, b"later..."],
+        n_confined=1,
+        n_last=1,
+        ruleset=ruleset,
+        capabilities=(1, 2, 3),
+    )
+    blob = request.Blob(made, 7, 8)
+    data, ffi = bytearray(blob.data), core_abi.ffi
+    buffer = ffi.from_buffer(data)
+    start = int(ffi.cast("uintptr_t", buffer))
+    assert len(set(blob.pointers)) == len(blob.pointers)
+    for at in blob.pointers:
+        offset = int.from_bytes(data[at : at + 8], "little")
+        assert 0 < offset < len(data)
+        data[at : at + 8] = (start + offset).to_bytes(8, "little")
+    r = ffi.cast("nsbox_request *", buffer)
+    assert bytes(ffi.buffer(r.plan, r.plan_len)) == b"plan"
+    assert (r.namespaces, r.flags, r.uid, r.gid) == (2, c.MAP_ROOT, 7, 8)
+    assert (ffi.string(r.uid_map2), ffi.string(r.gid_map2)) == (b"7 0 1", b"8 0 1")
+    assert [(limit.resource, limit.soft, limit.hard) for limit in r.rlimits[0 : r.n_rlimits]] == [
+        (40, 41, 42),
+        (50, 51, 52),
+    ]
+    codes = [bytes(ffi.buffer(f.code, 8 * f.len)) for f in r.filters[0 : r.n_filters]]
+    assert (codes, r.n_confined_filters, r.n_last_filters) == ([b"early..." * 2, b"later..."], 1, 1)
+    rules = [(ffi.string(rule.path), rule.rights, rule.flags) for rule in r.ruleset.paths[0 : r.ruleset.n_paths]]
+    assert rules == [(b"/usr", 5, 0), (b"/etc/x", 6, 1)]
+    assert (r.ruleset.files, r.ruleset.net, r.ruleset.scoped) == (1, 2, 3)
+    assert (r.caps.permitted, r.caps.inheritable, r.caps.bounding) == (1, 2, 3)
+    for name in ("uid_map", "gid_map", "uid_map_program", "programs", "argv", "envp", "arena", "result"):
+        assert getattr(r, name) == ffi.NULL, name
 
 
 def test_same_header(abi: str) -> None:

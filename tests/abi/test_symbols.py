@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import needs
 
 from nsbox._core import linux
 
@@ -111,3 +113,62 @@ def test_extension_exports_only_itself(elf: Any) -> None:
     exported = {symbol.name for symbol in symbols if symbol.defined and symbol.binding}
     assert exported - {"_init", "_fini"} <= {"PyInit__nsbox", "_cffi_pypyinit__nsbox"}
     assert "PyInit__nsbox" in exported
+
+
+NEEDED, TEXTREL = 1, 22  # of a dynamic section, elf(5)
+SHOWN = {"nsbox_branch_begin", "nsbox_branch_end", "nsbox_branch_enter", "nsbox_branch_fork", "nsbox_branch_users"}
+
+
+def check_branch_library(elf: Any, path: Path) -> None:
+    """Check that any interpreter can load it: it needs no library and no symbol, and changes no code."""
+    library = elf(path)
+    assert library.type == elf.DYN
+    symbols = [symbol for symbol in library.symbols(elf.DYNSYM) if symbol.name]
+    assert {symbol.name for symbol in symbols if symbol.defined} - {"_init", "_fini"} == SHOWN
+    assert [symbol for symbol in symbols if not symbol.defined] == []
+    segments = library.segments()
+    assert elf.INTERP not in {segment.kind for segment in segments}
+    assert not [segment for segment in segments if segment.kind == elf.LOAD and segment.flags & 3 == 3]
+    assert [segment.flags for segment in segments if segment.kind == elf.STACK] == [6]
+    tags = [tag for tag, _ in library.dynamic()]
+    assert len(tags) > 5
+    assert not {NEEDED, TEXTREL} & set(tags)
+    assert set(library.relocations()) <= {8, 1027}  # R_X86_64_RELATIVE, R_AARCH64_RELATIVE
+
+
+def test_branch_library(each_build: Path, elf: Any) -> None:
+    """What makes branches needs nothing of the interpreter that loads it, whichever compiler made it."""
+    check_branch_library(elf, each_build / "libnsbox-branch.so")
+
+
+def test_embedded_branch_library(elf: Any, tmp_path: Path) -> None:
+    """The library in the installed extension is such a one, for this machine."""
+    (tmp_path / "library").write_bytes(linux.branch_library())
+    check_branch_library(elf, tmp_path / "library")
+    assert ARCHES[int.from_bytes(linux.branch_library()[18:20], "little")] == platform.machine()
+
+
+LOADS = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int n, char **args)
+{
+    void *library = dlopen(args[n - 1], RTLD_NOW);
+    int (*fork)(void) = library ? (int (*)(void))dlsym(library, "nsbox_branch_fork") : 0;
+    if (!fork) {
+        puts(dlerror());
+        return 1;
+    }
+    return fork();
+}
+"""
+
+
+def test_branch_library_with_another_c_library(tmp_path: Path) -> None:
+    """A program whose C library is musl, as Alpine's CPython, loads it and calls it."""
+    needs.require("musl-gcc")
+    (tmp_path / "loads.c").write_text(LOADS)
+    (tmp_path / "library.so").write_bytes(linux.branch_library())
+    subprocess.run(["musl-gcc", "-o", "loads", "loads.c"], cwd=tmp_path, check=True)
+    done = subprocess.run(["./loads", "./library.so"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")

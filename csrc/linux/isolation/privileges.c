@@ -125,22 +125,48 @@ int install_early_filters(const nsbox_request *r, uint32_t *step)
     return install_filters(r, 0, r->n_filters - r->n_last_filters - r->n_confined_filters);
 }
 
-/* Drops all capabilities except those that the command keeps. A user other than 0 keeps them through the exec as
- * ambient ones. */
-int drop_capabilities(const nsbox_request *r, uint32_t *step)
+static int set_caps(uint64_t has, uint64_t passes)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-    uint64_t has = r->caps ? r->caps->permitted : bounding_set(r), passes = r->caps ? r->caps->inheritable : 0;
     struct __user_cap_data_struct sets[2] = {
         {(uint32_t)has, (uint32_t)has, (uint32_t)passes},
         {(uint32_t)(has >> 32), (uint32_t)(has >> 32), (uint32_t)(passes >> 32)},
     };
-    *step = NSBOX_STEP_CAPS;
-    int ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
-    if (ret >= 0)
-        ret = sys_capset(&head, sets);
-    for (unsigned cap = 0; cap < 64 && ret >= 0 && r->uid != 0; cap++)
-        if (has & passes & 1ULL << cap)
+    return sys_capset(&head, sets);
+}
+
+static int raise_ambient(uint64_t caps)
+{
+    int ret = 0;
+    for (unsigned cap = 0; cap < 64 && ret >= 0; cap++)
+        if (caps & 1ULL << cap)
             ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap);
     return ret;
+}
+
+/* What pid 1 of a session keeps goes through its exec as ambient capabilities, which need no bounding set. That set is
+ * inherited for ever, so it has none of them. */
+static int keep_for_session(const nsbox_request *r, uint32_t *step)
+{
+    uint64_t has = bounding_set(r) | kept_caps(r), keeps = kept_caps(r);
+    int ret = set_caps(has | 1ULL << CAP_SETPCAP, keeps);
+    if (ret >= 0)
+        ret = raise_ambient(keeps);
+    if (ret >= 0)
+        ret = limit_bounding_set(bounding_set(r), 0, step);
+    return ret < 0 ? ret : set_caps(has, keeps);
+}
+
+/* Drops all capabilities except those that the command keeps. A user other than 0 keeps them through the exec as
+ * ambient ones. */
+int drop_capabilities(const nsbox_request *r, uint32_t *step)
+{
+    uint64_t has = r->caps ? r->caps->permitted : bounding_set(r), passes = r->caps ? r->caps->inheritable : 0;
+    *step = NSBOX_STEP_CAPS;
+    int ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
+    if (ret >= 0 && r->keeps_caps)
+        return keep_for_session(r, step);
+    if (ret >= 0)
+        ret = set_caps(has, passes);
+    return ret < 0 || r->uid == 0 ? ret : raise_ambient(has & passes);
 }

@@ -6,10 +6,12 @@
  */
 #include "isolation.h"
 
-/* Is the source a name, to be looked up in the caller's root? */
-static int is_early(const nsbox_op *op)
+/* Is the source a name, to be looked up in the caller's root? Without ids of the sandbox's own, only what is mapped is
+ * opened here. A tree that was opened here has no locked mounts in it (mount_namespaces(7)). */
+static int is_early(const nsbox_request *r, const nsbox_op *op)
 {
-    return op->code == NSBOX_OP_BIND && !(op->flags & (NSBOX_FROM_FD | NSBOX_LIFTED | NSBOX_PROBE_TTY));
+    int is_name = op->code == NSBOX_OP_BIND && !(op->flags & (NSBOX_FROM_FD | NSBOX_LIFTED | NSBOX_PROBE_TTY));
+    return is_name && (r->kernel_uid || op->count);
 }
 
 /* Opens the sources of a new root: for each, a descriptor or -errno. A copy of a kept tree has none of the caller's. */
@@ -17,12 +19,12 @@ int open_sources(struct job *j, int32_t *at)
 {
     const nsbox_request *r = j->req;
     struct builder *b = &j->b;
-    if (!r->kernel_uid || is_warm(r) || r->mnt_fd >= 0)
+    if (!(r->kernel_uid || r->n_idmaps) || is_warm(r) || r->mnt_fd >= 0)
         return 0;
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
         const nsbox_op *op = plan_op(r->plan, i);
-        b->early[i] = -1;
-        if (!is_early(op))
+        b->early[i] = NOT_EARLY;
+        if (!is_early(r, op))
             continue;
         *at = (int32_t)i;
         int tree = op->count > r->n_idmaps ? -EINVAL : open_source(b, op, op->count ? &r->idmaps[op->count - 1] : 0);

@@ -173,6 +173,12 @@ static inline uint64_t bounding_set(const nsbox_request *r)
     return r->caps ? r->caps->bounding : r->flags & NSBOX_MAP_ROOT && r->uid == 0 ? 1ULL << CAP_SETFCAP : 0;
 }
 
+/* Those that pid 1 of a session keeps, which its commands don't get. */
+static inline uint64_t kept_caps(const nsbox_request *r)
+{
+    return r->keeps_caps ? NSBOX_KEPT_CAPS : 0;
+}
+
 /* Has the caller ended? */
 static inline int caller_is_gone(const struct job *j)
 {

@@ -210,6 +210,10 @@ static inline int sys_capset(struct __user_cap_header_struct *h, const struct __
 {
     return (int)S2(__NR_capset, h, d);
 }
+static inline int sys_capget(struct __user_cap_header_struct *h, struct __user_cap_data_struct *d)
+{
+    return (int)S2(__NR_capget, h, d);
+}
 static inline int sys_prctl(int op, unsigned long a, unsigned long b)
 {
     return (int)S5(__NR_prctl, op, a, b, 0, 0);

@@ -33,6 +33,14 @@ static inline int sys_limit_by(unsigned resource, const struct sys_rlimit *limit
 {
     return (int)arch_syscall(__NR_prlimit64, 0, resource, (long)(uintptr_t)limit, 0, 0, (long)secret);
 }
+static inline int sys_getresuid(uint32_t *r, uint32_t *e, uint32_t *s)
+{
+    return (int)S3(__NR_getresuid, r, e, s);
+}
+static inline int sys_getresgid(uint32_t *r, uint32_t *e, uint32_t *s)
+{
+    return (int)S3(__NR_getresgid, r, e, s);
+}
 static inline int sys_set_nonblocking(int fd)
 {
     return (int)S3(__NR_fcntl, fd, 4 /* F_SETFL */, O_NONBLOCK);

@@ -153,7 +153,7 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
             return ret;
     }
     if (!has_second_userns(r))
-        ret = limit_bounding_set(bounding_set(r), r->flags & NSBOX_PLAIN, step);
+        ret = limit_bounding_set(bounding_set(r) | kept_caps(r), r->flags & NSBOX_PLAIN, step);
     if (ret >= 0)
         ret = limit_core(r, step);
     return ret < 0 ? ret : install_early_filters(r, step);
@@ -197,7 +197,7 @@ static int confine(struct job *j, uint32_t *step, int32_t *op)
         if (ret >= 0)
             ret = renew_namespaces(j, step, op);
         if (ret >= 0)
-            ret = limit_bounding_set(bounding_set(r), 0, step);
+            ret = limit_bounding_set(bounding_set(r) | kept_caps(r), 0, step);
     }
     if (ret >= 0) {
         uint32_t last = r->n_filters - r->n_last_filters;

@@ -154,10 +154,11 @@ static int place(struct builder *b, const nsbox_op *op, int tree)
 /* Returns the op's source, which may have been opened before: see sources.c. */
 static int source_of(struct builder *b, const nsbox_op *op)
 {
-    if (!b->is_early || op->flags & NSBOX_FROM_FD)
+    int early = b->is_early && !(op->flags & NSBOX_FROM_FD) ? b->early[op - plan_op(b->plan, 0)] : NOT_EARLY;
+    if (early == NOT_EARLY)
         return op->count ? -EINVAL : open_source(b, op, 0);
     b->step = NSBOX_STEP_SOURCE;
-    return b->early[op - plan_op(b->plan, 0)];
+    return early;
 }
 
 int op_bind(struct builder *b, const nsbox_op *op)

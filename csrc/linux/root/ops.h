@@ -11,6 +11,8 @@
 #include "plan.h"
 #include "kernel/sys_mount.h"
 
+enum { NOT_EARLY = -1 };
+
 struct builder {
     const uint8_t *plan;
     uint32_t step;    /* enum nsbox_step of what is being done */
@@ -25,7 +27,7 @@ struct builder {
     uint32_t n_lifted;
     nsbox_stamp *stamps; /* of a kept tree, or NULL */
     int *early;          /* sources of the ops, opened before the root was begun: a mount or -errno each */
-    int is_early;        /* early is filled */
+    int is_early;        /* early is filled; NOT_EARLY: the op opens its source itself */
     int skipped;         /* the current op found nothing to bind or to mask */
     uint32_t n_data;     /* names given out in scratch */
     uint64_t *own;       /* devices of the file systems made for this sandbox */

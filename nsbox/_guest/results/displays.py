@@ -14,7 +14,7 @@ import io
 import sys
 from typing import Any, Callable
 
-from ..interrupts import call
+from ..interrupts import attempt
 from .values import NoValueError, as_json, as_text, mro, plain
 
 _MOST_DISPLAYS = 200
@@ -77,7 +77,7 @@ class Displays:
         return found or None
 
     def _called(self, value: Any, name: str, options: dict[str, Any]) -> Any:
-        answer, error = call(lambda: getattr(value, name)(**options))
+        answer, error = attempt(lambda: getattr(value, name)(**options))
         if type(error) is KeyboardInterrupt or type(error) is SystemExit:
             raise error
         if error is not None:
@@ -155,7 +155,7 @@ class Displays:
     # ---- figures ----------------------------------------------------------------------------------------------------
 
     def _image(self, figure: Any) -> dict[str, Any] | None:
-        image, error = call(_png, figure)
+        image, error = attempt(_png, figure)
         if type(error) is KeyboardInterrupt or type(error) is SystemExit:
             raise error
         return self._checked({"image/png": image}) or None if error is None else None
@@ -183,7 +183,7 @@ class Displays:
                     self.add(figure)
             self.is_short |= len(figures) > _MOST_FIGURES
         finally:
-            call(vars(pyplot)["close"], "all")
+            attempt(vars(pyplot)["close"], "all")
 
 
 def _figure_class() -> Any:

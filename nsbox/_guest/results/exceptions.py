@@ -11,7 +11,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from ..interrupts import call
+from ..interrupts import attempt
 from .values import module_name, mro, plain, type_name
 
 _OWN = "<nsbox>/"  # boot.py: how the names of this program's files begin
@@ -27,6 +27,7 @@ _traceback: Any = vars(BaseException)["__traceback__"]
 _cause: Any = vars(BaseException)["__cause__"]
 _context: Any = vars(BaseException)["__context__"]
 _qualname = vars(type)["__qualname__"].__get__
+_clear_frames = traceback.clear_frames
 _Formatted = traceback.TracebackException
 _Group: Any = getattr(sys.modules["builtins"], "BaseExceptionGroup", None)
 
@@ -99,14 +100,14 @@ def _shortened(text: str, limit: int) -> str:
 
 def message(error: BaseException) -> str:
     """Return what str() says of an exception; if it raises, say so."""
-    text, failure = call(str, error)
+    text, failure = attempt(str, error)
     if failure is not None:
         return f"<str() of this exception raised {type_name(type(failure))}>"
     return _shortened(plain(text, 1 << 24), _MESSAGE)
 
 
 def _notes(error: BaseException) -> list[str]:
-    notes, _ = call(getattr, error, "__notes__", None)
+    notes, _ = attempt(getattr, error, "__notes__", None)
     if type(notes) is not list:
         return []
     return [_shortened(plain(note, 1 << 24), _MESSAGE // 16) for note in notes[:_MOST_NOTES] if str in mro(type(note))]
@@ -136,12 +137,12 @@ def record(error: BaseException, sources: dict[str, list[str]]) -> dict[str, Any
     """
     kind = type(error)
     if MemoryError in mro(kind):  # its frames hold what was too much
-        call(traceback.clear_frames, _traceback.__get__(error))
+        attempt(_clear_frames, _traceback.__get__(error))
     said = message(error)
     trimmed = _Trimmed()
     try:
         trimmed.add(error)
-        text, failure = call(_formatted, error)
+        text, failure = attempt(_formatted, error)
     finally:
         trimmed.restore()
     if failure is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..channel import LARGEST, encode
 from ..execution import Execution
-from ..interrupts import call, settle
+from ..interrupts import call
 from .displays import Displays
 from .exceptions import record
 from .values import DEPTH, NoValueError, as_json, as_text, mro, plain, type_name
@@ -61,7 +61,6 @@ class Runs:
             execution.namespace.update(frame["inputs"])
         name = execution.remember(frame.get("name") or "<python>", frame["code"])
         value, has_value, error = execution.run(frame["code"], name)
-        settle()
         if _getpid() != self.pid:
             return None, error
         theirs = None if tuple(map(id, _builtins.values())) == self._ids else self._restored_builtins()
@@ -82,7 +81,6 @@ class Runs:
             self._add_value(reply, value, limits.get("value_bytes", _VALUE_BYTES), depth)
         if error is not None:
             self._add_error(reply, error)
-        settle()
         if theirs is not None:
             _builtins.clear()
             _builtins.update(theirs)

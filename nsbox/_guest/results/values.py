@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..interrupts import call
+from ..interrupts import attempt
 
 DEPTH = 64  # levels of a value, unless the caller says another number
 _MOST_DEPTH = 150
@@ -150,7 +150,7 @@ def _mapping(value: Any, depth: int, budget: Budget) -> dict[str, Any]:
 def _number(value: Any, bases: tuple[type, ...]) -> Any:
     numpy = _modules.get("numpy")
     if numpy is not None and vars(numpy).get("generic") in bases:
-        number, _ = call(vars(numpy)["generic"].item, value)
+        number, _ = attempt(vars(numpy)["generic"].item, value)
         if type(number) in (bool, int, float, str):
             return number
     raise NoValueError(f"JSON has no {type_name(bases[0])}")
@@ -195,7 +195,7 @@ def _leaf(value: Any, limit: int, is_inside: bool = False) -> tuple[str, bool]:
         return repr(value[:limit])[:limit], True
     if kind is int and value.bit_length() > _MOST_BITS:
         return f"<an int of {value.bit_length()} bits>", True
-    text, error = call(repr, value)
+    text, error = attempt(repr, value)
     if error is None:
         return plain(text, limit), str.__len__(text) > limit
     if is_inside and type(error) is KeyboardInterrupt:

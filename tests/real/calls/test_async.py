@@ -129,6 +129,9 @@ def test_jobs(run: Callable[[Main], Any], policy: Policy) -> None:
             assert (await job.output(first.next)).text == "b\n"
             other = await box.background(["sleep", "1000"])
             assert [each.is_running for each in box.jobs()] == [False, True]
+            assert box.job(2).is_running
+            with pytest.raises(LookupError, match="there is no job 3"):
+                box.job(3)
             assert (await other.kill()).cause == "cancelled"
             assert (job.id, other.id, other.args) == (1, 2, ["sleep", "1000"])
             third = await box.background("cat")

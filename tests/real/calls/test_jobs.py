@@ -13,6 +13,7 @@ from nsbox_testing.verdicts import LONG
 import nsbox
 from nsbox import Policy, Sandbox
 from nsbox._handles.job import Tail
+from nsbox._handles.worker import Workers
 
 
 def test_output_by_position(box: Sandbox) -> None:
@@ -30,6 +31,42 @@ def test_output_by_position(box: Sandbox) -> None:
     assert job.output(2, max_bytes=4).as_dict() == {"text": "e\ntw", "next": 6, "left_out": 0, "is_over": False}
     assert job.kill() is result
     assert not job.is_running
+
+
+def test_by_number(box: Sandbox) -> None:
+    """What a model's call names; an error says which there are."""
+    with pytest.raises(LookupError, match="there is no job 1; none was started"):
+        box.job(1)
+    job = box.background("cat")
+    number = nsbox.call_tool(box, "background", {"command": "true"})["job"]
+    assert box.job(job.id) is job
+    assert box.job(number) is box.jobs()[1]
+    with pytest.raises(LookupError, match="there is no job 7; there are 1, 2"):
+        box.job(7)
+    assert nsbox.call_tool(box, "job_kill", {"job": 7}) == {"error": "there is no job 7; there are 1, 2"}
+    assert nsbox.call_tool(box, "job_kill", {"job": job.id})["cause"] == "cancelled"
+
+
+def test_an_interrupt_before_the_start(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the making of a call and its start, there is nothing that could be left open."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    box.shell("true")
+    before = sorted(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Workers, "start", interrupted)
+        for start in (box.background, box.stream):
+            with pytest.raises(KeyboardInterrupt) as caught:
+                start("cat", open_stdin=True)
+            kept = caught.value.__traceback__  # and so the frames, and the call in one of them
+            assert kept is not None
+            assert sorted(os.listdir("/proc/self/fd")) == before
+    job = box.background("cat")
+    job.send("x")
+    job.send_eof()
+    assert job.wait(LONG).stdout == "x"
 
 
 def test_what_is_kept(box: Sandbox) -> None:

@@ -332,18 +332,26 @@ def test_users_shell(workspace: Path) -> None:
 
 @needs.programs("vim")
 def test_vim(workspace: Path) -> None:
-    """An editor: its screen, keys, Ctrl-Z and fg, its file."""
+    """An editor: its screen, keys, Ctrl-Z and fg, its file.
+
+    Keys come only when it waits for one: what is typed sooner may be lost, when it sets the terminal's mode.
+    """
+    (workspace / "rc").write_text("autocmd SafeState * call echoraw('<' .. mode() .. '>')\n")
     with bash(workspace) as screen:
-        screen.line(f"{RUN} -- vim -u NONE -N text")
+        screen.line(f"{RUN} -- vim -u rc -N text")
         screen.until(r"\[New\]")
+        screen.until("<n>")
         screen.type("ihello")
         screen.until("hello")
-        screen.type("\x1b\x1a")
+        screen.type("\x1b")
+        screen.until("<n>")
+        screen.type("\x1a")
         screen.until(r"\x1b\[\?1049l")
         screen.until("Stopped")
         screen.line("echo ba''ck; fg")
         screen.until("back\n")
         screen.until("hello")
+        screen.until("<n>")
         screen.type(":wq\r")
         screen.until(PROMPT)
         assert (workspace / "text").read_text() == "hello\n"

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from nsbox_testing.ids import with_all_ids
 
 import nsbox
 from nsbox import Policy, UnavailableError
@@ -14,12 +15,7 @@ from nsbox import Policy, UnavailableError
 @pytest.fixture
 def policy(workspace: Path) -> Policy:
     """A workspace with all ids that this user can map: as root all, else the subordinate ones (subuid(5))."""
-    host = nsbox.probe()
-    if not host.can_set_ids and not (host.map_programs and host.subuids and host.subgids):
-        with pytest.raises(UnavailableError, match="subordinate ids"):
-            nsbox.explain(Policy.workspace(workspace, ids="full"))
-        pytest.skip("no capabilities and no subordinate ids; that it says so was checked")
-    return Policy.workspace(workspace, ids="full")
+    return with_all_ids(workspace)
 
 
 def output(script: str, **options: object) -> str:

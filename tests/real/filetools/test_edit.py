@@ -54,6 +54,19 @@ def test_counts(box: Sandbox, ws: Path, count: int) -> None:
     assert (ws / "a").read_text() == "x\ny\nx\n"
 
 
+def test_a_near_miss_that_is_there_often(box: Sandbox, ws: Path) -> None:
+    """Each line is shown once, with its numbers, and so others have room."""
+    (ws / "often").write_text("    retrun 1\n" * 12 + "return 2\n")
+    with pytest.raises(EditError) as caught:
+        box.edit("often", "return 1", "return 3")
+    rows = str(caught.value).split("\n")[1:]
+    assert rows == ["  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...:     retrun 1", "  13: return 2"]
+    (ws / "often").write_text("RETURN 1\nx\nRETURN 1\n")
+    with pytest.raises(EditError) as caught:
+        box.edit("often", "return 1", "return 3")
+    assert str(caught.value).endswith("differs only in upper and lower case begins at:\n  1, 3: RETURN 1")
+
+
 def test_near_misses(box: Sandbox, ws: Path) -> None:
     """What is nearly the text is shown, and what differs is named."""
     (ws / "a").write_text("def first(self):\n    return 1\n\n\tif x:\n\t\tpass\n")

@@ -134,6 +134,19 @@ def test_move(box: Sandbox, ws: Path) -> None:
     assert (ws / "there").stat().st_ino == inode
     with pytest.raises(IsADirectoryError):
         box.move("there", "other", overwrite=True)
+    for overwrite in (False, True):  # which would be no way to do it
+        for method in (box.move, box.copy):
+            with pytest.raises(IsADirectoryError, match="is a directory; name the new path in it: 'other'"):
+                method("there", "other", overwrite=overwrite)
+        with pytest.raises(NotADirectoryError, match=r"exists and is no directory; delete\(\) it first: 'there'"):
+            box.move("other", "there", overwrite=overwrite)
+    box.mkdir("full/more")
+    with pytest.raises(FileExistsError, match="overwrite=True replaces an empty directory"):
+        box.move("other", "full")
+    with pytest.raises(OSError, match="not empty"):
+        box.move("other", "full", overwrite=True)
+    box.move("other", "full/more", overwrite=True)
+    box.move("full/more", "other")
     with pytest.raises(IsADirectoryError):
         box.move("there", "other/")
     with pytest.raises(AccessError, match="lies in other, or is the same"):

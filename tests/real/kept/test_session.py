@@ -225,9 +225,7 @@ def test_more_than_there_is_room_for(s: Session) -> None:
     assert s.run(["true"]).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "options", [{"preexec_fn": print}, {"user": 0}, {"extra_groups": []}, {"close_fds": False}], ids=str
-)
+@pytest.mark.parametrize("options", [{"preexec_fn": print}, {"close_fds": False}], ids=str)
 def test_what_only_a_child_can_have(s: Session, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="can't be had in a session"):
         s.run(["true"], **options)

@@ -359,3 +359,27 @@ def test_function_that_forks(verdicts: Verdicts) -> None:
     assert line == f"{os.getpid()} 1 1\n"
     assert os.read(sent[0], 100) == b""
     os.close(sent[0])
+
+
+def test_a_relay_that_goes_in_a_thread_of_ours(verdicts: Verdicts) -> None:
+    """A thread that drops a relay while it holds the lock of that relay's questions closes them, and waits for nothing."""
+    answers = Answers(lambda _: True)
+    held = []
+
+    class Owner:
+        def __del__(self) -> None:
+            answers.close()
+            held.append(answers._changed._is_owned())  # type: ignore[attr-defined]
+
+    owners = [Owner()]
+
+    def drop() -> None:
+        with answers._changed:
+            owners.clear()
+
+    thread = threading.Thread(target=drop, daemon=True)
+    thread.start()
+    thread.join(LONG)
+    assert held == [True]
+    answers.ask(wish(), 7, verdicts)
+    assert verdicts.next() == (7, False)

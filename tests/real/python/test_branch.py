@@ -24,9 +24,9 @@ class Fake:
 
     def __init__(self) -> None:
         self.command = BranchCommand()
-        fds = [os.dup(end.fileno()) for end in self.command.theirs]
+        fds = [os.dup(end.fileno()) for end in self.command.ends.theirs]
         self.told, self.line = (socket.socket(fileno=fd) for fd in fds)
-        self.command.given()
+        self.command.ends.give()
         self.process = subprocess.Popen(["sleep", "1000"])
         self.interpreter = subprocess.Popen(["sleep", "1000"])
         self.pidfd, self.lifeline = (os.pidfd_open(one.pid) for one in (self.process, self.interpreter))

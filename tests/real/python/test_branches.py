@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from nsbox_testing.branches import interpreter, run
 
-from nsbox import Limits, Policy
+from nsbox import Limits, Policy, probe
 
 LOOK = """
 def status():
@@ -436,6 +436,67 @@ result = [found, before == left(), branch(lambda: 1)]
     found, same, works = run(policy, LOOK + code)
     assert [error for error, _ in found] == [24] * 4
     assert (same, works) == (True, 1)
+
+
+def test_no_descriptor_is_free_in_the_child(policy: Policy) -> None:
+    """EMFILE at each place of the child's way in: it fails, and says where; with enough of them it is confined."""
+    code = """
+import resource
+real, hard = os.fork, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+def limited(room):
+    def fork():
+        pid = real()
+        if pid == 0:
+            top = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (top + room, hard))
+        return pid
+    return fork
+found = []
+for room in range(24):
+    os.fork = limited(room)
+    held = Running(driver, lambda: [status()["CapEff"], status()["NoNewPrivs"], os.getpid(), processes()])
+    found.append(held.wait())
+result = found
+"""
+    found = run(policy, LOOK + code)
+    failed = [row["failed"] for row in found if "failed" in row]
+    assert found[: len(failed)] == [{"failed": row} for row in failed]
+    assert [error for error, _, _ in failed] == [24] * len(failed)
+    assert len(failed) > 6
+    rest = [row["value"] for row in found[len(failed) :]]
+    assert rest == [["0" * 16, "1", 2, [1, 2]]] * len(rest)
+    assert len(rest) > 3
+
+
+def test_no_power_over_the_own_pid_namespace(policy: Policy) -> None:
+    """An interpreter that can't return to its pid namespace says so, and what it has made has ended."""
+    code = """
+    driver.lifeline = os.pidfd_open(os.getpid())
+    driver.own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    try:
+        Running(driver, lambda: __import__("signal").pause())
+    except Failed as failed:
+        result = [failed.error, failed.step]
+    """
+    assert run(policy, code, start=False) == [1, 38]
+
+
+def test_depth_of_forks(policy: Policy) -> None:
+    """The kernel has a limit on nested Landlock domains, so on forks of forks. It is an error, not a fork in reach."""
+    code = """
+    def deeper(depth):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            ret = driver.library.nsbox_branch_fork()
+            os.write(write, json.dumps([depth, ret] if ret or depth == 30 else deeper(depth + 1)).encode())
+            os._exit(0)
+        os.close(write)
+        os.wait()
+        return json.loads(os.read(read, 100))
+    result = branch(lambda: deeper(1))
+    """
+    depth, ret = run(policy, code)
+    assert (depth, ret) == (30, 0) if probe().landlock_abi < 6 else (depth > 10, ret) == (True, -7)
 
 
 def test_no_process_is_free(workspace: Path) -> None:

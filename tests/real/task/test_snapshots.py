@@ -47,6 +47,34 @@ def test_the_beginning(task: Task, filled: Path) -> None:
     assert (filled / "file").read_text() == "new\n"
 
 
+@pytest.mark.vm
+@pytest.mark.parametrize("mode", ["000", "111", "311", "500"])
+def test_directories_that_commands_closed(task: Task, filled: Path, shown: Path, mode: str) -> None:
+    """The session's own /tmp, the home, what the policy shows, and directories in them and in the workspace."""
+    tops = f"/tmp ~ {shown}"  # from above: what comes later may lie in what comes first
+    places = f"{tops} {filled}"
+    close = f"for at in {shown} ~ /tmp; do chmod {mode} $at; done"
+    look = f"for at in {tops}; do stat -c %a $at; chmod 755 $at; done; "
+    look += f"for at in {places}; do stat -c %a $at/in; chmod 755 $at/in; cat $at/in/new; done"
+    shown_mode = str(int(mode))
+    expected = f"{shown_mode}\n" * 3 + f"{shown_mode}\n1\n" * 4
+
+    def run(command: str) -> str:
+        done = task.shell(command, cwd="/")  # the workspace may lie in what is closed
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    run(f"for at in {places}; do mkdir $at/in && echo 1 > $at/in/new && chmod {mode} $at/in; done; {close}")
+    snapshot = task.snapshot()
+    assert run(look) == expected
+    run(f"for at in {places}; do rm -r $at/in; done; {close}")
+    for _ in range(2):
+        task.reset(snapshot)
+        assert run(look) == expected
+    snapshot.drop()
+    assert snapshot.is_dropped
+
+
 def test_what_runs_ends(task: Task) -> None:
     """A snapshot is about files, and taken at rest; reset() ends what runs."""
     snapshot = task.snapshot()

@@ -134,4 +134,5 @@ def main():
     print(json.dumps(names.get("result")), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The life of a Python: it ends with its Sandbox, in forks and threads, and leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from nsbox_testing.running import in_fork
+
+import nsbox
+from nsbox import Policy, Python, PythonResult, Sandbox
+
+
+def connections() -> int:
+    """Return how many sockets and pipes this process has. (User namespaces for idmapped mounts are kept for a while.)"""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum(link.startswith(("socket:", "pipe:")) for link in links)
+
+
+def descendants() -> set[int]:
+    return {one.pid for one in psutil.Process().children(recursive=True)}
+
+
+def test_it_ends_with_its_sandbox(policy: Policy) -> None:
+    """close() of the Sandbox ends the interpreter, with every branch."""
+    with Sandbox(policy, stock=0) as box:  # what a first one makes for all that follow
+        box.python().start()
+    before = connections()
+    with Sandbox(policy, stock=0) as box:
+        py = box.python(stock=3)
+        assert py.run("1").value == 1
+        assert descendants()
+    assert not py.is_warm
+    assert not descendants()
+    with pytest.raises(ValueError, match="closed"):
+        py.run("1")
+    with pytest.raises(ValueError, match="closed"):
+        box.python()
+    gc.collect()
+    assert connections() == before
+
+
+def test_a_context_of_its_own(box: Sandbox) -> None:
+    """With `with`, it is warm inside, and ended after; closing twice is no error."""
+    with box.python() as py:
+        assert py.is_warm
+        assert py.run("1").value == 1
+    assert not py.is_warm
+    py.close()
+    with pytest.raises(ValueError, match="closed"):
+        py.start()
+    assert box.python().run("2").value == 2
+
+
+def test_close_ends_what_runs(box: Sandbox) -> None:
+    """Code that runs meanwhile ends, and its record says why."""
+    py = box.python()
+    results: list[PythonResult] = []
+    started = threading.Event()
+    code = "print('on', flush=True)\nimport time\ntime.sleep(1000)"
+    thread = threading.Thread(target=lambda: results.append(py.run(code, on_output=lambda _: started.set())))
+    thread.start()
+    assert started.wait(30)
+    py.close()
+    thread.join(30)
+    assert results[0].cause == "unknown"
+    assert any("closed" in hint.message for hint in results[0].why)
+
+
+def test_threads_share_it(box: Sandbox) -> None:
+    """Many at once, more than are parked; each gets its own result."""
+    py = box.python(stock=2)
+    results: dict[int, object] = {}
+
+    def work(number: int) -> None:
+        results[number] = py.run("n * 2", inputs={"n": number}).value
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+    assert results == {number: number * 2 for number in range(40)}
+
+
+def test_two_hundred_at_once(box: Sandbox) -> None:
+    """Branches that all run at the same time are all there, and all end."""
+    py = box.python()
+    waiting = "import time\nwhile not __import__('os').path.exists('go'): time.sleep(0.05)\n1"
+    results: list[PythonResult] = []
+    threads = [threading.Thread(target=lambda: results.append(py.run(waiting))) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    py.run("open('go', 'w').close()")
+    for thread in threads:
+        thread.join(55)
+    assert [result.value for result in results] == [1] * 200
+
+
+def test_a_forked_child_begins_afresh(py: Python) -> None:
+    """The child has an interpreter of its own; the parent's goes on."""
+    assert py.run("1").value == 1
+
+    def child() -> None:
+        assert not py.is_warm
+        assert py.run("2").value == 2
+        py._box.close()
+
+    in_fork(child)
+    current = py._supply.current
+    assert py.run("3").value == 3
+    assert py._supply.current is current
+
+
+def test_what_is_left_at_the_interpreters_end(workspace: Path) -> None:
+    """A program that closes nothing, or is killed, leaves no process."""
+    code = (
+        "import os, sys, threading, nsbox\nbox = nsbox.Sandbox(nsbox.Policy.workspace(sys.argv[1]))\npy = box.python(stock=2)\n"
+        "assert py.run('1').value == 1\n"
+        "print(py._supply.current._process.pid, flush=True)\nexec(sys.argv[2])"
+    )
+    ends = (
+        "",
+        "os._exit(0)",
+        "os.kill(os.getpid(), 9)",
+        "threading.Thread(target=py.run, args=('import time; time.sleep(1000)',), daemon=True).start()\nimport time; time.sleep(0.3)",
+    )
+    for end in ends:
+        with subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", code, str(workspace), end],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",
+        ) as process:
+            words, errors = process.communicate(timeout=50)
+        assert process.returncode in (0, -9), errors
+        assert errors == ""
+        until = time.monotonic() + 20
+        while psutil.pid_exists(int(words)) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not psutil.pid_exists(int(words))
+
+
+def test_signal_handlers_that_raise(py: Python) -> None:
+    """An error in the middle of a run ends the code, and the next one runs; no descriptor is left."""
+    assert py.run("1").value == 1
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError("now")
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        gc.collect()
+        before = connections()
+        for i in range(60):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 * (i % 30) + 0.0001)
+            try:
+                py.run("import time\nfor _ in range(200): time.sleep(0.001)")
+            except TimeoutError:
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        assert py.run("1").value == 1
+        gc.collect()
+        assert connections() <= before + 2
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+
+def test_closed_standard_streams(workspace: Path) -> None:
+    """A caller without standard streams can run code: no descriptor of ours takes their place."""
+    code = (
+        "import os, sys, nsbox\nfor fd in (0, 1, 2): os.close(fd)\n"
+        "with nsbox.Sandbox(nsbox.Policy.workspace(sys.argv[1])) as box:\n"
+        "    r = box.python().run('print(6*7)\\n1+1')\n"
+        "os._exit(0 if (r.stdout, r.value) == ('42\\n', 2) else 3)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code, str(workspace)], check=False, timeout=50)
+    assert done.returncode == 0
+
+
+def test_it_leaves_no_zombies(box: Sandbox) -> None:
+    """Whatever an interpreter had as children is gone: it reaps its branches as they end."""
+    py = box.python()
+    for _ in range(10):
+        py.run("import os\nif os.fork() == 0: os._exit(0)")
+    states = [one.status() for one in psutil.Process().children(recursive=True)]
+    assert states.count(psutil.STATUS_ZOMBIE) <= 2
+    assert nsbox.Python is Python
