@@ -183,7 +183,7 @@ class Forks(Children):
             line.send({"id": number, "failed": {"what": "fork", "errno": error.errno, "message": str(error)}})
             return None
         if pid == 0:
-            self._become(told, fds[2:], line)
+            self._become(told, fds[2:])
             return Channel(theirs)
         hold(False)
         for fd in fds[1:]:
@@ -195,10 +195,9 @@ class Forks(Children):
         line.send({"id": number, "forked": pid})
         return None
 
-    def _become(self, told: socket.socket, streams: list[int], line: Channel) -> None:
+    def _become(self, told: socket.socket, streams: list[int]) -> None:
         told.close()
         self.forget()
-        line.close()
         if signal.getsignal(signal.SIGCHLD) == self.reap:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for fd, number in zip(streams, (0, 1, 2)):

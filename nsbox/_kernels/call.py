@@ -9,14 +9,16 @@ from functools import partial
 
 from nsbox._base.descriptors import sealed
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._calls.call import check_max_output, check_timeout
+from nsbox._calls.call import check_max_output
 from nsbox._calls.output import MOST_OUTPUT, Output
 from nsbox._calls.token import CancelToken
 from nsbox._kernels.record import Stop
 from nsbox._lifetime import kills
+from nsbox._python.branch import LONGEST
 from nsbox._python.call import check_code, check_inputs, run_frame
 from nsbox._python.reply import Reader
-from nsbox._python.wire import WireError
+from nsbox._python.wire import WireError, frame
+from nsbox._tools.arguments import as_bytes, check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,13 +59,12 @@ class KernelCall:
         if cancel is not None and not isinstance(cancel, CancelToken):
             raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
         self.code, self._inputs = check_code(code), check_inputs(inputs)
-        self._input = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input
-        if self._input is not None and not isinstance(self._input, bytes | bytearray | memoryview):
-            raise TypeError(f"input is a {type(input).__name__}, must be a str or bytes")
+        self._input = None if input is None else as_bytes("input", input)
         self._timeout, self.grace = check_timeout(timeout), kills.check_grace(grace)
         self._most, self.cancel, self._sink = check_max_output(max_output), cancel, _sink(on_output)
         self.began = 0.0
         self.is_interrupted = False  # by interrupt()
+        self.has_signalled = False  # it, or interrupt(), has sent SIGINT
         run_frame(0, self.code, self._inputs)  # raises what is wrong with them
 
     @property
@@ -82,7 +83,7 @@ class KernelCall:
             process.line.begin(number, data)
             process.line.write()
             return
-        file = sealed("nsbox-input", bytes(self._input), 0o444, "a kernel's stdin")
+        file = sealed("nsbox-input", self._input, 0o444, "a kernel's stdin")
         try:
             os.lseek(file, 0, os.SEEK_SET)
             process.line.begin(number, data, (file,))
@@ -116,12 +117,20 @@ class KernelCall:
             return None
         cause: Literal["cancelled", "timeout"] = "cancelled" if self.is_cancelled else "timeout"
         if self.grace:
+            self.has_signalled = True
             process.signal(signal.SIGINT)
             if exchange.run(time.monotonic() + self.grace, to_end=to_end) != "late":
                 return Stop(cause, "SIGINT", self._timeout or 0.0, self.grace)
         process.signal(signal.SIGKILL)
         exchange.run(time.monotonic() + _PATIENCE, to_end=True)  # what comes after that, process.kill() does
         return Stop(cause, "SIGKILL", self._timeout or 0.0, self.grace)
+
+
+def sync(process: KernelProcess, exchange: KernelExchange, number: int) -> bool:
+    """Wait until no signal that was sent before can interrupt a later call; return whether the kernel says so."""
+    process.line.begin(number, frame({"op": "sync", "id": number}))
+    exchange.begin_other()
+    return exchange.run(time.monotonic() + LONGEST / 1000) == "reply"
 
 
 class Outcome:

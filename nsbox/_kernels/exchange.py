@@ -60,6 +60,10 @@ class KernelExchange:
         self._sinks = dict(zip(self._pipes, outputs, strict=True))
         self._watch_line()
 
+    def begin_other(self) -> None:
+        """Begin an exchange that isn't a call: what is printed goes where it went before."""
+        self._watch_line()
+
     def _watch_line(self) -> None:
         if not self._has_line:
             return

@@ -215,10 +215,10 @@ def forked(
     """
     command = ForkCommand()
     try:
-        kernel.line.begin(number, frame({"op": "fork", "id": number}), [end.fileno() for end in command.theirs])
+        kernel.line.begin(number, frame({"op": "fork", "id": number}), [end.fileno() for end in command.ends.theirs])
         kernel.line.write()
         state = exchange.run(time.monotonic() + _PATIENCE)
-        command.given()
+        command.ends.give()
         reply = kernel.line.reply
         if reply is None:
             how = "it has ended" if state == "lost" else f"it didn't answer for {_PATIENCE:g} seconds, and was killed"

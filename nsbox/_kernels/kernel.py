@@ -12,8 +12,9 @@ import weakref
 
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._calls.output import MOST_OUTPUT
-from nsbox._kernels.call import KernelCall
+from nsbox._kernels.call import KernelCall, sync
 from nsbox._kernels.exchange import KernelExchange
 from nsbox._kernels.forks import check_count, forked
 from nsbox._kernels.idle import Pending, reader
@@ -78,6 +79,7 @@ class PythonKernel:
         """
         self._start, self._policy, self._scrubber = start, policy, scrubber
         self._lock = threading.Lock()  # of the thread that uses it
+        self._signal_lock = RLock()  # a signal handler may interrupt a call
         self._user: int | None = None  # that thread
         self._call: KernelCall | None = None  # that can be interrupted
         self._is_closed = False
@@ -205,9 +207,12 @@ class PythonKernel:
                 try:
                     outcome = call.talk(process, self._exchange, self._scrubber)
                 finally:
-                    self._call = None
+                    with self._signal_lock:
+                        self._call = None
                 if outcome.is_last:
                     self._end(outcome.problem, is_late=outcome.stop is not None and outcome.stop.cause == "timeout")
+                elif call.has_signalled:
+                    self._sync(process)
                 for output in call.outputs:
                     output.end()
         except BaseException:  # the caller's: also KeyboardInterrupt
@@ -242,6 +247,14 @@ class PythonKernel:
             process.signal(signal.SIGINT)
             if not call.grace or self._exchange.run(time.monotonic() + call.grace) != "reply":
                 self._end()
+            else:
+                self._sync(process)
+
+    def _sync(self, process: KernelProcess) -> None:
+        """After a SIGINT, make sure that it can't interrupt the next call."""
+        self._number += 1
+        if not sync(process, self._exchange, self._number):
+            self._end("it didn't answer after an interrupt, and was killed")
 
     # ---- forks
 
@@ -304,11 +317,14 @@ class PythonKernel:
         Any thread may do so, and a signal handler. If the interrupt ends the call, its record has cause "cancelled".
         The kernel goes on.
         """
-        process, call = self._process, self._call
-        if process is None or call is None or self._creator != os.getpid():
+        if self._creator != os.getpid():
             return False
-        call.is_interrupted = True
-        process.signal(signal.SIGINT)  # if the call has just ended, the code's program ignores it
+        with self._signal_lock:
+            process, call = self._process, self._call
+            if process is None or call is None:
+                return False
+            call.is_interrupted = call.has_signalled = True
+            process.signal(signal.SIGINT)
         return True
 
     def reset(self) -> None:

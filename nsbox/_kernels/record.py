@@ -136,7 +136,7 @@ def _why(
     found: list[Hint] = []
     if facts.stop is not None:
         found.append(facts.stop.hint(has_ended=facts.fate is not None))
-    elif facts.fate is not None and status:
+    elif facts.fate is not None and (status or facts.reply is None):
         found.append(Hint("ended", f"the kernel has ended: {facts.fate}; its variables are gone, and {FRESH}"))
     if facts.stop is None and status:
         trace = "" if facts.reply is None or facts.reply.exception is None else facts.reply.exception.traceback

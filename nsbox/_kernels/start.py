@@ -16,8 +16,9 @@ from nsbox._kernels.idle import Pending
 from nsbox._kernels.process import BranchProcess
 from nsbox._paths.resolution import absolute
 from nsbox._python.branch import LONGEST
-from nsbox._python.call import refusal, run_frame
+from nsbox._python.call import refusal
 from nsbox._python.way import BranchKeeper, BranchWay
+from nsbox._python.wire import frame
 from nsbox.subprocess import Popen
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def begun(supply: Supply, policy: Policy, wish: KernelWish) -> BranchProcess:
 def _await_begin(made: BranchProcess, policy: Policy, cwd: str | None) -> None:
     """Wait until it runs code; raises the error of one that can't."""
     line = made.line
-    line.begin(0, run_frame(0, "", None))
+    line.begin(0, frame({"op": "sync", "id": 0}))
     exchange = KernelExchange(line, made.fileno(), made.pipes)
     exchange.begin((Pending(), Pending()))
     if exchange.run(time.monotonic() + LONGEST / 1000) == "reply":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+_ANSWERS = {"forked", "failed", "synced"}  # of a kernel, to what isn't code
 _CHUNK = 1 << 18
 _MOST_DISPLAYS = 1000  # that are held: a reply keeps fewer
 
@@ -84,7 +85,7 @@ class BranchLine:
             self.failure = message["failed"]
         if message.get("id") != self._number or self.reply is not None:
             return
-        if message.get("done") is True or "forked" in message or "failed" in message:
+        if message.get("done") is True or message.keys() & _ANSWERS:
             self.reply = message
         elif "display" in message and len(self.displays) < _MOST_DISPLAYS:
             self.displays.append(message["display"])

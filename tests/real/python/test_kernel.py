@@ -57,14 +57,8 @@ def test_records(kernel: PythonKernel) -> None:
     """Output, value, status and usage of one call alone."""
     result = ran(kernel, "import sys\nprint('out'); print('err', file=sys.stderr)\n{'a': 1}")
     assert (result.stdout, result.stderr, result.value, result.returncode) == ("out\n", "err\n", {"a": 1}, 0)
-    assert (result.ended, result.cause, result.timed_out, result.cancelled, result.why) == (
-        False,
-        "exit",
-    ) + (
-        False,
-        False,
-        (),
-    )
+    assert (result.ended, result.cause, result.timed_out, result.cancelled) == (False, "exit", False, False)
+    assert result.why == ()
     assert result.usage is not None and result.usage.max_rss > 1 << 20
     assert result.index is None
     result = ran(kernel, "sum(range(3_000_000))")
@@ -178,7 +172,6 @@ threading.Thread(target=work).start()
 
 def test_output_between_calls(kernel: PythonKernel) -> None:
     """It is kept, up to a bound: with a note of how much is missing."""
-    read, write = os.pipe()
     code = """
 import threading
 def work():
@@ -227,7 +220,7 @@ def test_cwd_and_environment(py: Python, workspace: Path) -> None:
         ({"inputs": {"a b": 1}}, "names must be"),
         ({"inputs": {"a": object()}}, "values of JSON"),
         ({"inputs": {"a": float("nan")}}, "values of JSON"),
-        ({"input": 3}, "input is a int"),
+        ({"input": 3}, "input is 3"),
         ({"timeout": 0}, "timeout is 0"),
         ({"timeout": "x"}, "timeout is 'x'"),
         ({"grace": -1}, "grace is -1"),
