@@ -14,7 +14,6 @@ import re
 import signal
 import socket
 import sys
-import threading
 import time
 from types import ModuleType
 from typing import Any, NoReturn
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 from . import interrupts
 from .branch import Branch, rehearse
 from .channel import Channel, high, received
-from .children import Children, Forks, seqpacket, tell
+from .children import Children, Forks, other_threads, seqpacket, tell
 from .core import Core, CoreError
 from .execution import lines_of
 from .results.displays import Displays, Pyplot
@@ -268,9 +267,7 @@ class Server:
 
 def _check_threads() -> None:
     """Raise StageError if a thread runs beside this one: a fork would have its locks, and not the thread."""
-    others = {thread.ident: thread.name for thread in threading.enumerate()}
-    me = threading.get_ident()
-    names = sorted(others.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
+    names = other_threads()
     if names:
         told = ", ".join(names)
         raise StageError("threads", told, "RuntimeError", f"threads run beside the interpreter's own: {told}")

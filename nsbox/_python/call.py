@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from nsbox._base.errors import NsboxError
     from nsbox._calls.exchange import Side
     from nsbox._calls.record import ToolResult
     from nsbox._policy.policy import Policy
@@ -49,13 +50,25 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
     return dict(inputs)
 
 
-def run_frame(number: int, code: str, inputs: Mapping[str, object] | None) -> bytes:
-    """Return the frame that lets a branch run code. Raises TypeError and ValueError."""
+def run_frame(number: int, code: str, inputs: Mapping[str, object] | None, *, has_stdin: bool = False) -> bytes:
+    """Return the frame that lets a branch run code. has_stdin: a file comes along. Raises TypeError and ValueError."""
     message = {"op": "run", "id": number, "code": code, "name": NAME, "inputs": inputs, "limits": LIMITS}
+    if has_stdin:
+        message["stdin"] = True
     try:
         return frame(message)
     except (TypeError, ValueError) as error:
         raise type(error)(f"inputs must be values of JSON, and code and inputs not too long: {error}") from None
+
+
+def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> NsboxError:
+    """Return the error for what a branch says that it can't begin with. cwd: None: the policy's."""
+    number = failure.get("errno")
+    number = number if type(number) is int and 0 < number < 4096 else errno.EIO
+    if failure.get("what") == "cwd":
+        shown = cwd or policy.workdir or "/"
+        return view(policy).refusal(shown, f"is no directory in the sandbox ({os.strerror(number)})", write=False)
+    return SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
 
 
 class PythonCall(Call):
@@ -111,14 +124,7 @@ class PythonCall(Call):
         failure = None if self._line is None else self._line.failure
         if failure is None:
             return
-        number = failure.get("errno")
-        number = number if type(number) is int and 0 < number < 4096 else errno.EIO
-        cwd = self._cwd or self._policy.workdir or "/"
-        if failure.get("what") == "cwd":
-            raise view(self._policy).refusal(
-                cwd, f"is no directory in the sandbox ({os.strerror(number)})", write=False
-            )
-        raise SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
+        raise refusal(failure, self._policy, self._cwd)
 
     def _result(self, record: ToolResult) -> PythonResult:
         self._check_start()

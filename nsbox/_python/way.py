@@ -128,7 +128,7 @@ class BranchWay(Way):
     """Starts code in one branch.
 
     code: the frames for the branch to begin with. is_kernel: whether it stays for more.
-    line: to the branch, once it has been started. interpreter: which it is a branch of.
+    branch, line: the branch and its line, once it has been started. interpreter: which it is a branch of.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class BranchWay(Way):
         super().__init__(policy)
         self._supply, self._code, self._argv, self._is_kernel = supply, code, argv, is_kernel
         self.line: BranchLine | None = None
+        self.branch: BranchCommand | None = None
         self.interpreter: Interpreter | None = None
 
     def spawn(self, start: Start) -> Result:
@@ -167,7 +168,7 @@ class BranchWay(Way):
             init_pidfd, says = (os.dup(owner.fileno()) for owner in branch.owners[1:])
             if command.owners is not None:
                 own([init_pidfd, says], command.owners)
-            self.line, self.interpreter = BranchLine(branch.line, rest), interpreter
+            self.branch, self.line, self.interpreter = branch, BranchLine(branch.line, rest), interpreter
             result = Result(0, 0, -1, branch.pid, branch.init_pid, init_pidfd, says)
             result.session_command, result.warm = branch, True
 
