@@ -15,8 +15,8 @@ struct entry {
     int lifted[NSBOX_MAX_LIFTED];
     uint64_t own[MOST_OWN];
     char detail[sizeof((nsbox_result *)0)->detail]; /* of ops, which nothing reports */
-    int settings; /* /proc/sys/net of the branch, or -1 */
-    int answer;   /* socket for the relay's, or -1 */
+    int settings;                                   /* /proc/sys/net of the branch, or -1 */
+    int answer;                                     /* socket for the relay's, or -1 */
 };
 
 /* The next one of the pid namespace's file systems, since we are in it. */

@@ -59,8 +59,6 @@ int net_leaves_lo(struct job *j);
 int net_finish(struct job *j, int32_t *op);
 
 /* relay.c */
-int relay_open(int relay, uint64_t id, const int fds[3], unsigned n);    /* its net namespace, pid 1, where to answer */
-int relay_answer(int answer, int lifeline, char *detail, unsigned size); /* detail: if it failed, what did */
 int relay_prepare(struct job *j);
 int relay_open(int relay, uint64_t id, int net, int answer);
 int relay_answer(int answer, int lifeline, char *detail, size_t room);
