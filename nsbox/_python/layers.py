@@ -42,7 +42,7 @@ def overlaid_of(prepared: Prepared) -> Overlaid:
     """Return what becomes of a plan whose branches get overlays; raises UnavailableError."""
     steps = tuple(op for op in prepared.ops if not is_missing(op))
     owners = {dest: (uid, gid) for dest, uid, gid in prepared.plan.owners}
-    made = overlaid(steps, owners, (op.src for op in steps if _is_directory(op)))
+    made = overlaid(steps, owners, _directories(steps))
     for op, at in zip(steps, Destinations(steps).steps, strict=True):
         dest, leads = str(getattr(op, "dest", "")), str(getattr(at, "dest", ""))
         if dest != leads and any(is_inside(leads, place.dest) for place in made.places):
@@ -53,8 +53,9 @@ def overlaid_of(prepared: Prepared) -> Overlaid:
     return made
 
 
-def _is_directory(op: ops.Op) -> bool:
-    return isinstance(op, ops.Bind | ops.DevBind) and os.path.isdir(op.src)
+def _directories(steps: Sequence[ops.Op]) -> list[str]:
+    """Return those sources of binds that are directories."""
+    return [op.src for op in steps if isinstance(op, ops.Bind | ops.DevBind) and os.path.isdir(op.src)]
 
 
 def _check(place: Place) -> None:
@@ -141,7 +142,7 @@ class Layers:
     def _error(self, number: int, step: int, at: int) -> SetupError:
         from nsbox._spawn.failure import step_name  # seldom needed
 
-        place = self.places[at] if at < len(self.places) else None
+        what = f"overlay {self.places[at].source}" if at < len(self.places) else None
         hint = ""
         if step == c.STEP_CREATE and number == errno.ELOOP:
             hint = "a symlink is on the way to something that the policy hides there"
@@ -150,7 +151,7 @@ class Layers:
                 "overlayfs can't lie on what is there: a file system that is an overlay of an overlay, or of which "
                 "names don't depend on case, or into which something has been mounted; keep the directory on a disk"
             )
-        return SetupError(number, f"{_WHAT}: {step_name(step)}", place and f"overlay {place.source}", hint)
+        return SetupError(number, f"{_WHAT}: {step_name(step)}", what, hint)
 
     def close(self) -> None:
         """Let go of the directories. Overlays that branches have stay."""

@@ -7,16 +7,22 @@ from nsbox._base.stdlib import RLock
 from nsbox._python.interpreter import Interpreter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsbox._policy.policy import Policy
     from nsbox._python.program import Wish
+    from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
 
 
 class Supply:
-    """Holds the interpreter that is in use. Threads may share it."""
+    """Holds the interpreter that is in use. Threads may share it.
 
-    def __init__(self, wish: Wish) -> None:
-        self.wish = wish
+    relay_of: returns the relay that serves branches with a network list; None: it is the list's shared one.
+    """
+
+    def __init__(self, wish: Wish, relay_of: Callable[[], Relay | None] = lambda: None) -> None:
+        self.wish, self._relay_of = wish, relay_of
         self._lock = RLock()  # a signal handler may acquire it too
         self._current: Interpreter | None = None
         self._is_closed = False
@@ -36,9 +42,17 @@ class Supply:
                 self._current = None
                 if current is not None:
                     current.retire()
-                self._keep(Interpreter(policy, prepared, self.wish))
+                self._keep(Interpreter(policy, prepared, self.wish, self._relay(prepared)))
             assert self._current is not None
             return self._current
+
+    def _relay(self, prepared: Prepared) -> Relay | None:
+        network = prepared.plan.network
+        if network is None:
+            return None
+        from nsbox._relay.relay import shared  # for network lists alone
+
+        return self._relay_of() or shared(network)
 
     def _keep(self, made: Interpreter) -> None:
         """Use it, unless a signal handler has closed this, or made another one, meanwhile."""

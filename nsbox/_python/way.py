@@ -156,7 +156,7 @@ class BranchWay(Way):
             except Lost as error:
                 problem = error
             except Failed as error:
-                raise _failure(error, start) from None
+                raise _failure(error, start, branch) from None
         raise SetupError(3, "make a branch", None, f"{problem}, time and again")  # ESRCH
 
     def _begun(self, branch: BranchCommand, interpreter: Interpreter, start: Start) -> Result:
@@ -171,6 +171,7 @@ class BranchWay(Way):
             self.branch, self.line, self.interpreter = branch, BranchLine(branch.line, rest), interpreter
             result = Result(0, 0, -1, branch.pid, branch.init_pid, init_pidfd, says)
             result.session_command, result.warm = branch, True
+            command.line = branch.net
 
             def on_end() -> None:
                 branch.close()
@@ -238,8 +239,12 @@ def _streams(command: Command, start: Start) -> list[int]:
     return [*fds, *command.pass_fds]
 
 
-def _failure(error: Failed, start: Start) -> BaseException:
+def _failure(error: Failed, start: Start, branch: BranchCommand) -> BaseException:
     from nsbox._spawn.failure import exception
 
-    result = Result(error.number, error.step, error.op, 0, 0, -1, -1)
+    result = Result(error.number, error.step, error.op, 0, 0, -1, -1, detail=error.detail.encode())
+    if error.step == c.STEP_NET:
+        from nsbox._relay.relay import spawn_error  # for network lists alone
+
+        return spawn_error(result, branch.net)
     return exception(result, start, host_for(start.policy))
