@@ -94,7 +94,7 @@ class Overlaid(Frozen):
 
 
 def _dest(op: ops.Op) -> str:
-    return str(getattr(op, "dest", ""))
+    return str(getattr(op.op if isinstance(op, ops.Over) else op, "dest", ""))
 
 
 def _no(op: ops.Op, why: str) -> UnavailableError:
