@@ -1,4 +1,4 @@
-"""Plans with throw-away overlays: which directories branches see an overlay of, and how it gets among their mounts. Pure.
+"""Plans with throw-away overlays: which directories branches see one of, and how it gets among their mounts. Pure.
 
 Each directory that the policy opens for writing is a place. The interpreter has it read-only. A branch gets an overlay
 of it, made outside (layers.py), and attaches that over what the interpreter sees there. What else is mounted in a place

@@ -58,7 +58,7 @@ class Running:
         try:
             ret = driver.library.nsbox_branch_enter(ctypes.byref(self.b))
             if ret < 0:
-                answer = {"failed": [self.b.error, self.b.step, self.b.op, self.b.detail.decode()]}
+                answer = {"failed": [self.b.error, self.b.step, self.b.op]}
                 status = 127
             else:
                 answer = {"value": function()}
