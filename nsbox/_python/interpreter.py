@@ -26,6 +26,7 @@ from nsbox._lookup.host import host_for
 from nsbox._popen.popen import Popen
 from nsbox._python.branch import BranchCommand, Ends, Lost, received
 from nsbox._python.executable import OLDEST, executable
+from nsbox._python.mounts.stamps import Stamps
 from nsbox._python.program import files
 from nsbox._python.reply import plain
 from nsbox._python.warm import warm
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from nsbox._base.owners import Owner
     from nsbox._core.command import Result
     from nsbox._policy.policy import Policy
-    from nsbox._python.layers import Layers
-    from nsbox._python.overlay import Overlaid
+    from nsbox._python.mounts.layers import Layers
+    from nsbox._python.mounts.overlay import Overlaid
     from nsbox._python.program import Wish
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
@@ -87,9 +88,10 @@ class _Warm(Keeper):
 class Interpreter:
     """One warm interpreter, with branches that it has made ahead. Threads may share it.
 
-    prepared: what it was made for. facts: what it says of itself. environment: of its commands, unless they have
-    another.
+    prepared: what it was made for. renewed: its branches' ops. facts: what it says of itself.
     """
+
+    _stamps: Stamps | None = None
 
     def __init__(self, policy: Policy, prepared: Prepared, wish: Wish, relay: Relay | None = None) -> None:
         """Start it, and wait until it is ready. Raises InterpreterError, and what starting a command raises.
@@ -98,6 +100,7 @@ class Interpreter:
         """
         self.policy, self.prepared, self._wish, self._relay = policy, prepared, wish, relay
         self._layers: Layers | None = None  # what branches get overlays of
+        self._is_stale = False
         self._lock = RLock()
         self._parked: collections.deque[BranchCommand] = collections.deque()
         self._users = 0
@@ -114,13 +117,18 @@ class Interpreter:
             self._ends.give()
             self._ended = opened(os.pidfd_open, self._process.pid)
             self.facts = self._await_ready()
+            assert self._stamps is not None
+            self._stamps.complete(self._process.pid)
             self._refill()
         except BaseException:
             self.close()
             raise
 
     def _started(self, theirs: _socket.socket) -> Popen[bytes]:
-        made = warm(self.policy, self.prepared, self._overlaid())
+        overlaid = self._overlaid()
+        made = warm(self.policy, self.prepared, overlaid)
+        self.renewed = made.renewed
+        self._stamps = Stamps(made.prepared.ops, () if overlaid is None else overlaid.places)
         owners: list[Owner] = []
         try:
             cwd = self.policy.workdir or "/"
@@ -142,7 +150,7 @@ class Interpreter:
         """Return what becomes of the plan if branches get overlays, and keep what these are made of."""
         if not self._wish.overlay:
             return None
-        from nsbox._python.layers import Layers, overlaid_of  # seldom needed
+        from nsbox._python.mounts.layers import Layers, overlaid_of  # seldom needed
 
         made = overlaid_of(self.prepared)
         size = self.policy.tmp_size
@@ -245,6 +253,19 @@ class Interpreter:
         poller = select.poll()
         poller.register(self._ended.fileno(), select.POLLIN)
         return bool(poller.poll(0))
+
+    def fits(self, prepared: Prepared) -> bool:
+        """Return whether its branches are what a new sandbox would be, for what is prepared now."""
+        if self.prepared is not prepared or self._is_stale or self.has_ended or self._stamps is None:
+            return False
+        self._is_stale = self._stamps.have_changed()
+        return not self._is_stale
+
+    def check(self, branch: BranchCommand) -> None:
+        """Raise Lost if a branch sees a file of the host where something was mounted on another."""
+        if self._stamps is not None and self._stamps.differ(branch.pid):
+            self._is_stale = True
+            raise Lost("files that the policy hides or protects were replaced")
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at its end."""
@@ -372,8 +393,7 @@ class Interpreter:
             self._drop_parked()
             process, self._process = self._process, None
             self._ends.close()
-        if self._layers is not None:
-            self._layers.close()
+        self._let_go()
         if process is None:
             return
         with process:
@@ -386,9 +406,13 @@ class Interpreter:
         self._is_retired = self._is_closed = True
         self._drop_parked()
         self._ends.close()
-        if self._layers is not None:
-            self._layers.close()
+        self._let_go()
         self._process = None
+
+    def _let_go(self) -> None:
+        for kept in (self._layers, self._stamps):
+            if kept is not None:
+                kept.close()
 
     def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "_process", None) is not None and not _is_late():

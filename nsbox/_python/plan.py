@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nsbox._plan.plan import Identity, Plan
     from nsbox._policy.policy import Policy
-    from nsbox._python.overlay import Overlaid
+    from nsbox._python.mounts.overlay import Overlaid
     from nsbox._seccomp.bpf import Program
 
 _PROC = "/proc"

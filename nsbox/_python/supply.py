@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
 from nsbox._python.interpreter import Interpreter
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from nsbox._python.program import Wish
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
+
+_ATTEMPTS = 3
 
 
 class Supply:
@@ -33,18 +38,25 @@ class Supply:
         Raises ValueError once this is closed, InterpreterError, and what starting a command raises.
         """
         current = self._current
-        if current is not None and current.prepared is prepared and not current.has_ended and not self._is_closed:
+        if current is not None and current.fits(prepared) and not self._is_closed:
             return current
         with self._lock:
             self._check_open()
             current = self._current
-            if current is None or current.prepared is not prepared or current.has_ended:
+            if current is None or not current.fits(prepared):
                 self._current = None
                 if current is not None:
                     current.retire()
-                self._keep(Interpreter(policy, prepared, self.wish, self._relay(prepared)))
+                self._keep(self._made(policy, prepared))
             assert self._current is not None
             return self._current
+
+    def _made(self, policy: Policy, prepared: Prepared) -> Interpreter:
+        """Make one. If what the policy shows is replaced meanwhile, make another."""
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(StaleError):
+                return Interpreter(policy, prepared, self.wish, self._relay(prepared))
+        return Interpreter(policy, prepared, self.wish, self._relay(prepared))
 
     def _relay(self, prepared: Prepared) -> Relay | None:
         network = prepared.plan.network

@@ -10,8 +10,9 @@ from nsbox._lookup.host import host_for
 from nsbox._python.plan import check, nested, plans
 
 if TYPE_CHECKING:
+    from nsbox._plan.ops import Op
     from nsbox._policy.policy import Policy
-    from nsbox._python.overlay import Overlaid
+    from nsbox._python.mounts.overlay import Overlaid
     from nsbox._spawn.prepare import Prepared
 
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 class Warm(Frozen):
     """What one policy's interpreter is made of.
 
-    prepared: for the command that it is. blob: the request for its branches. pointers: their positions in it.
+    prepared: for the command that it is. renewed: its branches' ops. blob: the request for these. pointers: their
+    positions in it.
     """
 
     prepared: Prepared
+    renewed: tuple[Op, ...]
     blob: bytes
     pointers: tuple[int, ...]
 
@@ -42,4 +45,4 @@ def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -
     identity = made.branch.identity
     blob = Blob(request_for(made.branch, made.renewed), identity.uid, identity.gid)
     own = replace(prepared, plan=made.interpreter, ops=made.steps, request=request)
-    return Warm(own, bytes(blob.data), tuple(blob.pointers))
+    return Warm(own, made.renewed, bytes(blob.data), tuple(blob.pointers))

@@ -25,7 +25,7 @@ from nsbox._plan.ops import (
     Symlink,
     Tmpfs,
 )
-from nsbox._python.overlay import MOST_PLACES, Overlaid, Place, overlaid
+from nsbox._python.mounts.overlay import MOST_PLACES, Overlaid, Place, overlaid
 
 CLOSED = RemountRo("/")
 

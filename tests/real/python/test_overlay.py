@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing.branches import layers_of
 
 import nsbox
 from nsbox import Bind, BindData, Policy, Python, RoBind, Sandbox, Tmpfs, UnavailableError
@@ -277,17 +279,43 @@ def test_a_link_in_what_is_hidden(workspace: Path) -> None:
     """A path that leads elsewhere by then hides nothing: there is no branch, and the error says why."""
     (workspace / "a").mkdir()
     (workspace / "a/secret").write_text("secret")
-    with Sandbox(Policy.workspace(workspace, deny=[workspace / "a/secret"])) as box:
+    policy = Policy.workspace(workspace, deny=[workspace / "a/secret"])
+    _, layers = layers_of(policy)
+    with Sandbox(policy) as box:
         py = box.python(overlay=True, setup=CODE, stock=0)
         assert value(py, "os.listdir('a')") == []
         (workspace / "a").rename(workspace / "b")
         (workspace / "a").symlink_to("b")
-        with pytest.raises(nsbox.SetupError, match="a symlink is on the way") as caught:
+        with pytest.raises(UnavailableError, match="overlay=True: .* leads by a link to .*/b"):
             py.run("1")
+        with pytest.raises(nsbox.SetupError, match="a symlink is on the way") as caught:
+            layers.make()  # after all looks at the path
         assert caught.value.errno == errno.ELOOP and str(workspace) in str(caught.value)
         (workspace / "a").unlink()
         (workspace / "b").rename(workspace / "a")
         assert value(py, "os.listdir('a')") == []
+    layers.close()
+    with pytest.raises(nsbox.SetupError, match="the interpreter is closed"):
+        layers.make()
+
+
+def test_without_descriptors(workspace: Path, policy: Policy) -> None:
+    """Where none is free, that is what the error says, and nothing is left open."""
+    _, layers = layers_of(policy)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 1, hard))
+        for _ in range(3):
+            with pytest.raises(OSError) as caught:
+                layers.make()
+            assert caught.value.errno == errno.EMFILE
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
+    for owner in layers.make():
+        owner.close()
+    layers.close()
 
 
 def test_marks_of_overlayfs(workspace: Path, policy: Policy) -> None:
@@ -353,3 +381,49 @@ def test_on_an_overlay(among_mounts: Any) -> None:
         "[['file', 'new'], 'lower!']",
         "['file', 'secret-1'] lower",
     ]
+
+
+# ---- what is replaced on the host
+
+
+@pytest.mark.parametrize("overlay", [False, True])
+def test_another_workspace(workspace: Path, policy: Policy, overlay: bool) -> None:
+    """A directory that has got the name of the old one is what branches see, as other commands do."""
+    (workspace / "old").touch()
+    with Sandbox(policy) as box, box.python(overlay=overlay, setup=CODE) as py:
+        assert value(py, "os.listdir('.')") == ["old"]
+        workspace.rename(workspace.with_name("moved"))
+        workspace.mkdir()
+        (workspace / "new").touch()
+        for _ in range(2):
+            assert value(py, "os.listdir('.')") == ["new"]
+
+
+@pytest.mark.parametrize("overlay", [False, True])
+def test_a_workspace_that_is_gone(workspace: Path, policy: Policy, overlay: bool) -> None:
+    """It is an error that names it; a new one is as good as ever."""
+    with Sandbox(policy, stock=0) as box, box.python(overlay=overlay, setup=CODE) as py:
+        assert value(py, "os.listdir('.')") == []
+        workspace.rmdir()
+        with pytest.raises((nsbox.NsboxError, OSError), match=str(workspace)):
+            py.run("1")
+        workspace.mkdir()
+        assert value(py, "os.listdir('.')") == []
+
+
+LATER = """
+import os, subprocess, sys, nsbox
+at = sys.argv[1]
+os.makedirs(f"{at}/work/inner")
+with nsbox.Sandbox(nsbox.Policy.workspace(f"{at}/work")) as box:
+    py = box.python()
+    print(py.run("import os; os.listdir('inner')").value)
+    subprocess.run(["mount", "-t", "tmpfs", "none", f"{at}/work/inner"], check=True)
+    open(f"{at}/work/inner/mounted", "w").close()
+    print(py.run("import os; os.listdir('inner')").value)
+"""
+
+
+def test_a_mount_that_comes_later(among_mounts: Any) -> None:
+    """The next branch sees it."""
+    assert among_mounts(LATER).splitlines() == ["[]", "['mounted']"]

@@ -23,7 +23,7 @@ from nsbox._kept import tree
 from nsbox._paths.destinations import Destinations, is_missing
 from nsbox._plan import ops
 from nsbox._plan.plan import Identity
-from nsbox._python.overlay import Overlaid, Place, overlaid
+from nsbox._python.mounts.overlay import Overlaid, Place, overlaid
 from nsbox._transaction.overlay import check_marks
 
 if TYPE_CHECKING:
