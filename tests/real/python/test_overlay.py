@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import errno
 import os
 import resource
@@ -286,7 +287,7 @@ def test_a_link_in_what_is_hidden(workspace: Path) -> None:
         assert value(py, "os.listdir('a')") == []
         (workspace / "a").rename(workspace / "b")
         (workspace / "a").symlink_to("b")
-        with pytest.raises(UnavailableError, match="overlay=True: .* leads by a link to .*/b"):
+        with pytest.raises(UnavailableError, match=r"overlay=True: .* leads by a link to .*/b"):
             py.run("1")
         with pytest.raises(nsbox.SetupError, match="a symlink is on the way") as caught:
             layers.make()  # after all looks at the path
@@ -300,19 +301,26 @@ def test_a_link_in_what_is_hidden(workspace: Path) -> None:
 
 
 def test_without_descriptors(workspace: Path, policy: Policy) -> None:
-    """Where none is free, that is what the error says, and nothing is left open."""
+    """Where too few are free, that is what the error says, and nothing is left open."""
     _, layers = layers_of(policy)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = len(os.listdir("/proc/self/fd"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = os.listdir("/proc/self/fd")
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 1, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
         for _ in range(3):
             with pytest.raises(OSError) as caught:
                 layers.make()
             assert caught.value.errno == errno.EMFILE
+            os.close(taken.pop())
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(os.listdir("/proc/self/fd")) == before
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert os.listdir("/proc/self/fd") == before
     for owner in layers.make():
         owner.close()
     layers.close()
