@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 _ALIGNMENT = 64
+MOST_MOUNTS = 16
 
 
 class Parameters(ctypes.Structure):
@@ -32,17 +34,23 @@ class Parameters(ctypes.Structure):
         ("error", ctypes.c_int32),
         ("op", ctypes.c_int32),
         ("step", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("n_mounts", ctypes.c_uint32),
+        ("mounts", ctypes.c_int32 * MOST_MOUNTS),
+        ("detail", ctypes.c_char * 64),
     ]
 
 
 class CoreError(Exception):
-    """A call has failed: error is an errno, step and op say where."""
+    """A call has failed: error is an errno, step, op and detail say where."""
 
-    def __init__(self, error: int, step: int, op: int) -> None:
-        """Keep the three."""
+    def __init__(self, error: int, step: int, op: int, detail: str = "") -> None:
+        """Keep the four."""
         super().__init__(f"{os.strerror(error)} (errno {error}, step {step}, op {op})")
-        self.error, self.step, self.op = error, step, op
+        self.error, self.step, self.op, self.detail = error, step, op, detail
+
+    def told(self) -> dict[str, Any]:
+        """Return the message that says so."""
+        return {"failed": self.error, "step": self.step, "op": self.op, "detail": self.detail}
 
 
 class Core:
@@ -56,7 +64,7 @@ class Core:
         relocations: the positions of its pointers.
         """
         self._library: Any = ctypes.CDLL(f"/proc/self/fd/{library_fd}")
-        for name in ("users", "begin", "enter"):
+        for name in ("begin", "enter"):
             function = getattr(self._library, f"nsbox_branch_{name}")
             function.argtypes, function.restype = [ctypes.POINTER(Parameters)], ctypes.c_int32
         self._library.nsbox_branch_end.argtypes = [ctypes.POINTER(Parameters), ctypes.c_int32]
@@ -77,24 +85,26 @@ class Core:
         self.lifeline_fd = -1
         self.pid_fd = -1
 
-    def parameters(self) -> Parameters:
-        """Return what a branch of this process is made of."""
+    def parameters(self, mounts: Sequence[int] = (), relay: tuple[int, int] = (-1, 0)) -> Parameters:
+        """Return what a branch of this process is made of.
+
+        mounts: descriptors of detached mounts, for the branch's plan.
+        relay: a socket to the relay of its network list, and its number there; (-1, 0): there is no list.
+        """
         p = Parameters(request=self._request, image_fd=self._image_fd, lifeline_fd=self.lifeline_fd)
         p.pid_fd, p.user_fd = self.pid_fd, self.user_fd
-        p.net_fd = p.relay_fd = -1
+        p.net_fd = -1
+        p.relay_fd, p.relay_id = relay
+        p.n_mounts = len(mounts)
+        p.mounts[: len(mounts)] = mounts
         p.init_pidfd = p.says_fd = p.setup_fd = -1
         p.op = -1
         return p
 
     def _check(self, p: Parameters, ret: int) -> int:
         if ret < 0:
-            raise CoreError(p.error or -ret, p.step, p.op)
+            raise CoreError(p.error or -ret, p.step, p.op, p.detail.decode("ascii", "replace"))
         return ret
-
-    def users(self) -> None:
-        """Make the user namespace of all branches, if the request has one; raises CoreError."""
-        p = self.parameters()
-        self.user_fd = self._check(p, self._library.nsbox_branch_users(ctypes.byref(p)))
 
     def begin(self, p: Parameters) -> None:
         """Make a pid namespace and its pid 1, for the next child; raises CoreError."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._base.owners import Owner
+    from nsbox._relay.relay import Line
 
 LONGEST = 60_000  # milliseconds until a branch exists: the machine may be very busy
 _NOT_KNOWN = 255 << 8  # a wait status that stands for one that isn't known
@@ -40,11 +41,11 @@ class Lost(Exception):
 
 
 class Failed(Exception):
-    """A branch couldn't be made. number, step, op: as a spawn reports them."""
+    """A branch couldn't be made. number, step, op, detail: as a spawn reports them."""
 
-    def __init__(self, number: int, step: int, op: int) -> None:
-        super().__init__(number, step, op)
-        self.number, self.step, self.op = number, step, op
+    def __init__(self, number: int, step: int, op: int, detail: str = "") -> None:
+        super().__init__(number, step, op, detail)
+        self.number, self.step, self.op, self.detail = number, step, op, detail
 
 
 class Ends:
@@ -97,11 +98,14 @@ def received(sock: _Socket, most: int, owners: list[Owner]) -> dict[str, Any] | 
 class BranchCommand:
     """One branch: parked at first, then the process that runs code.
 
-    pid: as this process numbers it; -1 until start(). status: its wait status, once it has ended; is_lost: whether that
-    isn't known, because the interpreter has ended before it.
+    pid: as this process numbers it; -1 until start().
+    net: connects it with the relay of its network list; None: there is no list.
+    status: its wait status, once it has ended.
+    is_lost: whether that isn't known, because the interpreter has ended before it.
     """
 
     def __init__(self) -> None:
+        self.net: Line | None = None
         self.ends = Ends(_socket.SOCK_SEQPACKET, _socket.SOCK_STREAM)
         self._told, self.line = self.ends.ours
         self.line.setblocking(False)
@@ -135,7 +139,8 @@ class BranchCommand:
 
     def _begin(self, message: dict[str, Any]) -> None:
         if "failed" in message:
-            raise Failed(*(number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op")))
+            number, step, op = (number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op"))
+            raise Failed(number, step, op, str(message.get("detail", ""))[:64])
         number_in(message, "started", 1, 1 << 30)
         if len(self.owners) != 3:
             raise Lost("it came without its descriptors")

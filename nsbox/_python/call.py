@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from functools import partial
 
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -71,6 +72,12 @@ def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> Nsbo
     return SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
 
 
+def _begun(way: BranchWay, argv: list[str], **options: Any) -> Popen[bytes]:
+    """Start code. This is no method: a call that held itself would keep its relay until garbage is collected."""
+    keeper: Any = BranchKeeper(way)
+    return Popen(argv, policy=keeper, **options)
+
+
 class PythonCall(Call):
     """A run of code in a branch that ends with it."""
 
@@ -84,17 +91,10 @@ class PythonCall(Call):
         args: Sequence[str] = (),
         **options: Any,
     ) -> None:
-        self._supply = supply
-        self._code = run_frame(1, check_code(code), check_inputs(inputs))
-        self._argv_inside = ["-c", *args]
-        self._way: BranchWay | None = None
+        frames = run_frame(1, check_code(code), check_inputs(inputs))
+        self._way: BranchWay | None = BranchWay(policy, supply, frames, ["-c", *args])
         self._line: BranchLine | None = None
-        super().__init__(self._begin, policy, ["python"], code, **options)
-
-    def _begin(self, argv: list[str], **options: Any) -> Popen[bytes]:
-        self._way = way = BranchWay(self._policy, self._supply, self._code, self._argv_inside)
-        keeper: Any = BranchKeeper(way)
-        return Popen(argv, policy=keeper, **options)
+        super().__init__(partial(_begun, self._way), policy, ["python"], code, **options)
 
     def _side(self) -> Side | None:
         assert self._way is not None and self._way.line is not None
