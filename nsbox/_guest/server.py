@@ -23,7 +23,7 @@ from . import interrupts
 from .branch import Branch, rehearse
 from .channel import Channel, high, received
 from .children import Children, Forks, seqpacket, tell
-from .core import Core, CoreError
+from .core import Core, CoreError, fork_far
 from .execution import lines_of
 from .results.displays import Displays, Pyplot
 from .results.exceptions import record
@@ -108,6 +108,9 @@ def _apart(core: Core) -> Core:
         for fd in (core.lifeline_fd, parameters.init_pidfd, parameters.says_fd, parameters.setup_fd):
             if fd >= 0:  # the first process's
                 os.close(fd)
+        pid = fork_far()
+        if pid:
+            _end_as(pid)
         core.lifeline_fd = high(os.pidfd_open(os.getpid()))
         core.pid_fd = high(os.open("/proc/self/ns/pid", os.O_RDONLY))
         core.users()
