@@ -13,6 +13,12 @@ from typing import Any
 
 _ALIGNMENT = 64
 MOST_MOUNTS = 16
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # syscall(2), on all machines but alpha
+_CREATE = 6  # FSCONFIG_CMD_CREATE
+_CLOEXEC = 1
+_FAR = (4_000_000, 2_000_000, 1_000_000, 30_000)  # the next pid is one more; /proc/sys/kernel/pid_max bounds it
+_SKIPPED = 300  # pids, where the kernel lets nobody choose one (CONFIG_CHECKPOINT_RESTORE)
+
 
 
 class Parameters(ctypes.Structure):
@@ -133,3 +139,64 @@ class Core:
                     os.close(fd)
                 except OSError:
                     pass
+
+
+def fork_far() -> int:
+    """Fork, as os.fork() does; raises OSError. The child has a pid that no process of a branch is likely to have.
+
+    Libraries compare pids to notice that they were forked: OpenSSL begins new random numbers then, as tempfile does. A
+    branch is the second process of a new pid namespace. If the interpreter were one too, they would see no difference,
+    and all branches would have the same numbers, keys among them.
+    """
+    if not _choose():
+        for _ in range(_SKIPPED):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+    return os.fork()
+
+
+def _choose() -> bool:
+    """Let the next process of this pid namespace have a high pid; return whether the kernel does that.
+
+    It is a setting in a procfs that isn't mounted anywhere, since the one in /proc is read-only.
+    """
+    try:
+        proc = _procfs()
+    except OSError:
+        return False
+    try:
+        file = os.open("sys/kernel/ns_last_pid", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return False
+    finally:
+        os.close(proc)
+    try:
+        return any(_write(file, number) for number in _FAR)
+    finally:
+        os.close(file)
+
+
+def _write(file: int, number: int) -> bool:
+    try:
+        os.pwrite(file, str(number).encode("ascii"), 0)
+    except OSError:
+        return False
+    return True
+
+
+def _procfs() -> int:
+    context = _call(_FSOPEN, b"proc", _CLOEXEC)
+    try:
+        _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _CLOEXEC, 0)
+    finally:
+        os.close(context)
+
+
+def _call(number: int, *arguments: object) -> int:
+    ret = int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
+    if ret < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return ret

@@ -23,7 +23,7 @@ from . import interrupts
 from .branch import Branch, rehearse
 from .channel import Channel, high, received
 from .children import Children, Forks, other_threads, seqpacket, tell
-from .core import MOST_MOUNTS, Core, CoreError
+from .core import MOST_MOUNTS, Core, CoreError, fork_far
 from .execution import lines_of
 from .results.displays import Displays, Pyplot
 from .results.exceptions import record
@@ -109,6 +109,9 @@ def _apart(core: Core) -> Core:
         for fd in (core.lifeline_fd, parameters.init_pidfd, parameters.says_fd, parameters.setup_fd):
             if fd >= 0:  # the first process's
                 os.close(fd)
+        pid = fork_far()
+        if pid:
+            _end_as(pid)
         core.lifeline_fd = high(os.pidfd_open(os.getpid()))
         core.pid_fd = high(os.open("/proc/self/ns/pid", os.O_RDONLY))
     except CoreError as error:

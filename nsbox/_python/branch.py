@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsbox._relay.relay import Line
 
 LONGEST = 60_000  # milliseconds until a branch exists: the machine may be very busy
+_DEEPEST = 64  # ancestors of a branch that are looked at: two lie between it and the command that is its interpreter
 _NOT_KNOWN = 255 << 8  # a wait status that stands for one that isn't known
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
 _Socket = _socket.socket
@@ -131,20 +132,24 @@ class BranchCommand:
         """
         if self.pid > 0:
             return
-        message = self._first(interpreter)
+        is_ours = False
         try:
-            self._begin(message)
+            self._begin(self._first(interpreter), interpreter)
+            is_ours = True
         except WireError as error:
             raise Lost(str(error)) from None
+        finally:
+            while self.owners and not is_ours:
+                self.owners.pop().close()  # no signal may go there: it could be any process
 
-    def _begin(self, message: dict[str, Any]) -> None:
+    def _begin(self, message: dict[str, Any], interpreter: int) -> None:
         if "failed" in message:
             number, step, op = (number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op"))
             raise Failed(number, step, op, str(message.get("detail", ""))[:64])
         number_in(message, "started", 1, 1 << 30)
         if len(self.owners) != 3:
             raise Lost("it came without its descriptors")
-        self.pid, self.init_pid = (pid_of(owner.fileno()) for owner in self.owners[:2])
+        self.pid, self.init_pid = (pid_of(owner.fileno(), interpreter) for owner in self.owners[:2])
 
     def _first(self, interpreter: int) -> dict[str, Any]:
         poller = select.poll()
@@ -252,11 +257,33 @@ class BranchCommand:
                 self.owners.pop().close()
 
 
-def pid_of(pidfd: int) -> int:
-    """Return the pid behind a pidfd, as this process's procfs numbers it; raises Lost if it has gone."""
+def pid_of(pidfd: int, above: int) -> int:
+    """Return the pid behind a pidfd, as this process's procfs numbers it.
+
+    above: the pidfd of a process that it must descend from. What has sent the first one has a pidfd of anything that it
+    has a socket to, this process included (SO_PEERPIDFD, unix(7)).
+
+    Raises Lost if either has gone, or if it descends from something else.
+    """
+    number, limit = _number(pidfd), _number(above)
+    at, left = number, _DEEPEST
+    while at > 1 and left:
+        at, left = _parent(at), left - 1
+        if at == limit and (_number(pidfd), _number(above)) == (number, limit):  # so no number was another process's
+            return number
+    raise Lost(f"process {number} is none of the interpreter's")
+
+
+def _number(pidfd: int) -> int:
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         for line in file:
             name, _, value = line.partition(":")
             if name == "Pid" and int(value) > 0:
                 return int(value)
     raise Lost("it has ended")
+
+
+def _parent(number: int) -> int:
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{number}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])  # proc_pid_stat(5)
+    return 0
