@@ -1,0 +1,134 @@
+"""What the options of `nsbox python` mean: which code, in which interpreter, at a prompt or as a program."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import tokenize
+
+from nsbox._base.errors import InterpreterError, PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._cli.messages import say
+from nsbox._cli.options import policy_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsbox._policy.policy import Policy
+    from nsbox.python import Python
+    from nsbox.sandbox import Sandbox
+
+
+@frozen
+class Program(Frozen):
+    """A program to run.
+
+    code: its text. name: as tracebacks have it.
+    argv: its sys.argv.
+    is_input: whether it came from stdin, of which nothing is left for the program.
+    """
+
+    code: str
+    name: str
+    argv: tuple[str, ...]
+    is_input: bool = False
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run a program, and return its exit status as `nsbox run` does; or show the prompt.
+
+    Without a program, stdin is one, unless it is a terminal.
+    """
+    policy = policy_of(options)
+    program = _program(options)
+    if program is None:
+        if options.json:
+            raise PolicyError("--json", "is for a program, not for the prompt")
+    elif options.save_images is not None:
+        raise PolicyError("--save-images", "is for the prompt; --json has a program's images")
+    from nsbox.sandbox import Sandbox
+
+    try:
+        with Sandbox(policy) as box, contextlib.closing(_interpreter(box, options)) as py:
+            if program is None:
+                return _prompt(py, policy, options)
+            from nsbox._cli.python import program as runner
+
+            return runner.run(py, program, policy, options)
+    except InterpreterError as error:
+        return _no_interpreter(error)
+
+
+def _interpreter(box: Sandbox, options: argparse.Namespace) -> Python:
+    more: dict[str, Any] = {} if options.python is None else {"python": options.python}
+    return box.python(imports=options.imports, overlay=options.overlay, stock=1, **more)
+
+
+def _no_interpreter(error: InterpreterError) -> int:
+    """Report that there is no interpreter; return the exit status: 1 if a module can't be imported, else 125."""
+    if error.stage == "import":
+        say(f"--import: {error.what}: {error.problem}")
+        return 1
+    say(error.problem.replace("python=", "--python").replace("read=", "--read"))
+    return 125
+
+
+# ---- the program
+
+
+def _program(options: argparse.Namespace) -> Program | None:
+    """Return the program; None for the prompt. Raises PolicyError, whose field is an option or a file."""
+    if options.code is not None:
+        words = [*options.code, *options.words]
+        if not words:
+            options.parser.error("argument -c: expected one argument")
+        return Program(words[0], "<string>", ("-c", *words[1:]))
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if words[:1] not in ([], ["-"]):
+        try:
+            with open(words[0], "rb") as file:
+                return Program(_decoded(file.read(), words[0]), words[0], tuple(words))
+        except OSError as error:
+            raise PolicyError(words[0], str(error.strerror)) from None
+    if not words and _is_terminal():
+        return None
+    if sys.stdin is None:
+        raise PolicyError("stdin", "is closed; name a program, or give one after -c")
+    return Program(_decoded(sys.stdin.buffer.read(), "<stdin>"), "<stdin>", ("-", *words[1:]), is_input=True)
+
+
+def _decoded(data: bytes, name: str) -> str:
+    """Return the text of a program, by its coding line or mark as Python reads it (PEP 263)."""
+    file = io.BytesIO(data)
+    try:
+        encoding, _ = tokenize.detect_encoding(file.readline)
+        return io.TextIOWrapper(io.BytesIO(data), encoding).read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise PolicyError(name, f"is no text of Python: {error}") from None
+
+
+def _is_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False
+
+
+# ---- the prompt
+
+
+def _prompt(py: Python, policy: Policy, options: argparse.Namespace) -> int:
+    from nsbox._cli.python.display import Display
+    from nsbox._cli.python.history import History
+    from nsbox._cli.python.prompt import Prompt
+    from nsbox._machine.probe import probe
+
+    with contextlib.closing(Display(options.save_images)) as display:
+        version = ".".join(map(str, py.version))
+        where = policy.workdir or "/"
+        print(f"Python {version} in a sandbox, in {where}. Ctrl-C interrupts, Ctrl-D ends.")
+        with py.kernel() as kernel:
+            return Prompt(kernel, display, History(probe().state), options.timeout).run()
