@@ -1,4 +1,4 @@
-"""What the options of `nsbox python` mean: which code, in which interpreter, at a prompt or as a program."""
+"""What the options of `nsbox python` mean: which code, at a prompt or as a program."""
 
 from __future__ import annotations
 
@@ -10,31 +10,12 @@ import sys
 import tokenize
 
 from nsbox._base.errors import InterpreterError, PolicyError
-from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._cli.messages import say
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.options import policy_of
+from nsbox._cli.python.program import Program, no_interpreter, python_of, record, run
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from nsbox._policy.policy import Policy
-    from nsbox.python import Python
-    from nsbox.sandbox import Sandbox
-
-
-@frozen
-class Program(Frozen):
-    """A program to run.
-
-    code: its text. name: as tracebacks have it.
-    argv: its sys.argv.
-    is_input: whether it came from stdin, of which nothing is left for the program.
-    """
-
-    code: str
-    name: str
-    argv: tuple[str, ...]
-    is_input: bool = False
 
 
 def main(options: argparse.Namespace) -> int:
@@ -44,36 +25,16 @@ def main(options: argparse.Namespace) -> int:
     """
     policy = policy_of(options)
     program = _program(options)
-    if program is None:
-        if options.json:
-            raise PolicyError("--json", "is for a program, not for the prompt")
-    elif options.save_images is not None:
+    if program is None and options.json:
+        raise PolicyError("--json", "is for a program, not for the prompt")
+    if program is not None and options.save_images is not None:
         raise PolicyError("--save-images", "is for the prompt; --json has a program's images")
-    from nsbox.sandbox import Sandbox
-
     try:
-        with Sandbox(policy) as box, contextlib.closing(_interpreter(box, options)) as py:
-            if program is None:
-                return _prompt(py, policy, options)
-            from nsbox._cli.python import program as runner
-
-            return runner.run(py, program, policy, options)
+        if program is None:
+            return _prompt(policy, options)
+        return (record if options.json else run)(program, policy, options)
     except InterpreterError as error:
-        return _no_interpreter(error)
-
-
-def _interpreter(box: Sandbox, options: argparse.Namespace) -> Python:
-    more: dict[str, Any] = {} if options.python is None else {"python": options.python}
-    return box.python(imports=options.imports, overlay=options.overlay, stock=1, **more)
-
-
-def _no_interpreter(error: InterpreterError) -> int:
-    """Report that there is no interpreter; return the exit status: 1 if a module can't be imported, else 125."""
-    if error.stage == "import":
-        say(f"--import: {error.what}: {error.problem}")
-        return 1
-    say(error.problem.replace("python=", "--python").replace("read=", "--read"))
-    return 125
+        return no_interpreter(error)
 
 
 # ---- the program
@@ -96,15 +57,14 @@ def _program(options: argparse.Namespace) -> Program | None:
     if not words and _is_terminal():
         return None
     if sys.stdin is None:
-        raise PolicyError("stdin", "is closed; name a program, or give one after -c")
+        raise PolicyError("stdin", "is closed: name a program, or give one after -c")
     return Program(_decoded(sys.stdin.buffer.read(), "<stdin>"), "<stdin>", ("-", *words[1:]), is_input=True)
 
 
 def _decoded(data: bytes, name: str) -> str:
     """Return the text of a program, by its coding line or mark as Python reads it (PEP 263)."""
-    file = io.BytesIO(data)
     try:
-        encoding, _ = tokenize.detect_encoding(file.readline)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except (SyntaxError, UnicodeDecodeError) as error:
         raise PolicyError(name, f"is no text of Python: {error}") from None
@@ -120,15 +80,17 @@ def _is_terminal() -> bool:
 # ---- the prompt
 
 
-def _prompt(py: Python, policy: Policy, options: argparse.Namespace) -> int:
+def _prompt(policy: Policy, options: argparse.Namespace) -> int:
     from nsbox._cli.python.display import Display
     from nsbox._cli.python.history import History
     from nsbox._cli.python.prompt import Prompt
     from nsbox._machine.probe import probe
+    from nsbox.sandbox import Sandbox
 
-    with contextlib.closing(Display(options.save_images)) as display:
-        version = ".".join(map(str, py.version))
-        where = policy.workdir or "/"
+    with contextlib.closing(Display(options.save_images)) as display, Sandbox(policy) as box:
+        py = python_of(box, options).start()
+        version, where = ".".join(map(str, py.version)), policy.workdir or "/"
         print(f"Python {version} in a sandbox, in {where}. Ctrl-C interrupts, Ctrl-D ends.")
-        with py.kernel() as kernel:
+        cwd = None if options.chdir is None else os.path.abspath(options.chdir)
+        with py.kernel(cwd=cwd) as kernel:
             return Prompt(kernel, display, History(probe().state), options.timeout).run()
