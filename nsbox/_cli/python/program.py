@@ -14,16 +14,17 @@ from nsbox._cli import bridge, direct
 from nsbox._cli.job import TIMED_OUT, Job, NotStarted, started
 from nsbox._cli.messages import complain, say
 from nsbox._cli.run import give_terminal
-from nsbox._python.call import PythonCall, run_frame
+from nsbox._python.call import PythonCall, refusal, run_frame
 from nsbox._python.way import BranchKeeper, BranchPopen, BranchWay
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from nsbox._policy.policy import Policy
+    from nsbox._python.line import BranchLine
     from nsbox.python import Python
 
 _PROCESS_GROUP = 4  # PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
@@ -71,6 +72,12 @@ class BranchJob(BranchPopen, Job):
 
     _stopped = 0
 
+    @property
+    def line(self) -> BranchLine:
+        """Its line, on which it says why it couldn't begin."""
+        assert isinstance(self._way, BranchWay) and self._way.line is not None
+        return self._way.line
+
     def group(self) -> int:
         """Return 0: it is in a session of its own, so no terminal of ours has a foreground for it."""
         return 0
@@ -85,13 +92,34 @@ class BranchJob(BranchPopen, Job):
                 signal.pidfd_send_signal(owners[0].fileno(), number, None, _PROCESS_GROUP)
             except OSError:
                 self._session_command.signal(number)
-        if number in (signal.SIGSTOP, signal.SIGTSTP):
-            self._stopped = number
+        self._stopped = number if number == signal.SIGSTOP else 0
+
+    def suspend(self) -> None:
+        """Stop it. In a session without a parent of its own, SIGTSTP would have no effect (setpgid(2), "orphaned")."""
+        self.signal(signal.SIGSTOP)
+        self._stopped = signal.SIGTSTP
 
     def stopped_by(self) -> int:
         """Return the signal by which it was stopped here, since the last call, or 0."""
         number, self._stopped = self._stopped, 0
         return number
+
+    def await_event(self, fds: Iterable[int], room: Iterable[int] = ()) -> set[int]:
+        """Return which of the descriptors are ready; meanwhile, serve its line."""
+        line = self.line
+        if line.has_ended or self._raw_status is not None:
+            return super().await_event(fds, room)
+        ours = line.fileno()
+        ready = super().await_event([*fds, ours], [*room, ours] if line.wants_room else room)
+        if ours in ready:
+            line.write()
+            line.read()
+        return ready
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._raw_status is None and self._session_command.ends_within(0):
+            self.line.drain()  # before it is closed
+        return super()._try_wait(wait_flags)
 
 
 class _JobKeeper(BranchKeeper):
@@ -122,6 +150,9 @@ class Work:
     def finish(self, job: Job) -> int:
         """Return the exit status, once nothing is left of the program."""
         self._stack.close()
+        assert isinstance(job, BranchJob)
+        if job.line.failure is not None:
+            raise refusal(job.line.failure, self._policy, self._options.chdir)
         if job.timed_out:
             return late(self._options, job.status)
         return job.status

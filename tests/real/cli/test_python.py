@@ -64,18 +64,27 @@ def test_it_is_contained(workspace: Path) -> None:
     """It has namespaces, a /tmp and a root of its own; what it writes in the workspace stays."""
     code = (
         "import os\nopen('/tmp/left', 'w').close(); open('made', 'w').write('x')\n"
-        "print(os.readlink('/proc/self/ns/pid'), len([n for n in os.listdir('/proc') if n.isdigit()]), os.listdir('/tmp'))"
+        "print(os.readlink('/proc/self/ns/pid'), len([n for n in os.listdir('/proc') if n.isdigit()]))"
     )
     done = nsbox(workspace, "-c", code)
-    namespace, count, listed = done.stdout.split()
-    assert namespace != os.readlink("/proc/self/ns/pid") and int(count) <= 2 and listed == "['left']"
+    namespace, count = done.stdout.split()
+    assert namespace != os.readlink("/proc/self/ns/pid") and int(count) <= 2
+    assert not os.path.exists("/tmp/left")
     assert (workspace / "made").read_text() == "x"
 
 
 def test_options_of_the_policy(workspace: Path) -> None:
     """They are those of `nsbox run`."""
     (workspace / "hidden").write_text("secret")
-    done = nsbox(workspace, "--deny", "hidden", "--env", "NAME=value", "-c", "import os; print(os.environ['NAME']); open('hidden')")
+    done = nsbox(
+        workspace,
+        "--deny",
+        "hidden",
+        "--env",
+        "NAME=value",
+        "-c",
+        "import os; print(os.environ['NAME']); open('hidden')",
+    )
     assert (done.returncode, done.stdout) == (1, "value\n") and "PermissionError" in done.stderr
     done = nsbox(workspace, "--memory", "1G", "-c", "'x' * 10**10")
     assert done.returncode == 1 and done.stderr.endswith("MemoryError\n")
@@ -125,7 +134,9 @@ def test_closed_streams(workspace: Path, closed: str) -> None:
 
 def test_json(workspace: Path) -> None:
     """--json prints the record, and nothing else; the status is the program's."""
-    done = nsbox(workspace, "--json", "-c", "import sys\nprint('out')\n[sys.argv[1:], sys.stdin.read()]", "a", input="in")
+    done = nsbox(
+        workspace, "--json", "-c", "import sys\nprint('out')\n[sys.argv[1:], sys.stdin.read()]", "a", input="in"
+    )
     record = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert (record["schema"], record["stdout"], record["value"]) == ("nsbox.python/1", "out\n", [["a"], "in"])
@@ -145,10 +156,16 @@ def test_timeout(workspace: Path) -> None:
 
 def test_imports(workspace: Path) -> None:
     """--import makes a module known before the code."""
-    assert nsbox(workspace, "--import", "json", "--import", "os.path", "-c", "print(json.dumps(1), os.sep)").stdout == "1 /\n"
+    assert (
+        nsbox(workspace, "--import", "json", "--import", "os.path", "-c", "print(json.dumps(1), os.sep)").stdout
+        == "1 /\n"
+    )
     done = nsbox(workspace, "--import", "nothing_of_that_name", "-c", "1")
     assert done.returncode == 1
-    assert done.stderr == "nsbox: --import: nothing_of_that_name: ModuleNotFoundError: No module named 'nothing_of_that_name'\n"
+    assert (
+        done.stderr
+        == "nsbox: --import: nothing_of_that_name: ModuleNotFoundError: No module named 'nothing_of_that_name'\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +180,7 @@ def test_imports(workspace: Path) -> None:
         (["--python", "/nonexistent/python", "-c", "1"], 125, "/nonexistent/python"),
         (["--python", "/bin/sh", "-c", "1"], 125, "/bin/sh"),
         (["--memory", "much", "-c", "1"], 2, "nsbox: --memory: 'much' isn't a size"),
-        (["--backend", "landlock", "--best-effort", "processes", "-c", "1"], 125, "namespaces"),
+        (["--backend", "passthrough", "--require", "nothing", "-c", "1"], 125, "branches need namespaces of their own"),
         (["--chdir", "/nonexistent", "-c", "1"], 125, "/nonexistent"),
         (["--timeout", "soon", "-c", "1"], 2, "'soon' is no number of seconds"),
     ],
@@ -181,7 +198,12 @@ def test_signals(workspace: Path, number: int, status: int) -> None:
     """SIGINT is a KeyboardInterrupt in the code, as outside; SIGTERM ends it."""
     code = "import time\nprint('running', flush=True)\nwhile True: time.sleep(0.01)"
     with subprocess.Popen(
-        [*COMMAND, "-c", code], cwd=workspace, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "-c", code],
+        cwd=workspace,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout and process.stdout.readline() == "running\n"
         process.send_signal(number)
@@ -195,7 +217,9 @@ def test_signals(workspace: Path, number: int, status: int) -> None:
 
 def test_terminal(workspace: Path) -> None:
     """A program has a terminal, of the user's size, that isn't the user's; it reads what is typed."""
-    code = "import os, sys; print('is', sys.stdout.isatty(), *os.get_terminal_size()); print('go'+'t', input('as'+'k '))"
+    code = (
+        "import os, sys; print('is', sys.stdout.isatty(), *os.get_terminal_size()); print('go'+'t', input('as'+'k '))"
+    )
     with bash(workspace, size=(33, 111)) as screen:
         screen.line(f'{NSBOX} python -c "{code}"; echo "status $?"')
         screen.until("is True 111 33\n")
@@ -294,7 +318,9 @@ def test_prompt_with_deaf_code(workspace: Path) -> None:
     """Code that ignores Ctrl-C is ended by the third one; a new kernel begins."""
     with prompt(workspace) as screen:
         says(screen, "import signal, time; x = 1")
-        screen.line("signal.signal(2, lambda *_: print('no' + 't me', flush=True)); print('be'+'gun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]")
+        screen.line(
+            "signal.signal(2, lambda *_: print('no' + 't me', flush=True)); print('be'+'gun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]"
+        )
         screen.until("\nbegun\n")
         for _ in range(2):
             screen.type("\x03")
@@ -309,7 +335,9 @@ def test_prompt_after_a_crash(workspace: Path) -> None:
     """A kernel that ends is told, with its signal, and another one begins."""
     with prompt(workspace) as screen:
         says(screen, "x = 1")
-        assert "the kernel was ended by SIGSEGV; a new one begins" in says(screen, "import os; os.kill(os.getpid(), 11)")
+        assert "the kernel was ended by SIGSEGV; a new one begins" in says(
+            screen, "import os; os.kill(os.getpid(), 11)"
+        )
         assert "NameError" in says(screen, "x")
 
 
