@@ -21,7 +21,7 @@ from nsbox._policy.policy import Policy
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from nsbox._python.kernel import PythonKernel
+    from nsbox._kernels.kernel import PythonKernel
 
 _SNIPPET = "print(6 * 7)"
 _NUMPY = "print(int(numpy.arange(10).sum()))"

@@ -70,13 +70,16 @@ def no_interpreter(error: InterpreterError) -> int:
 class BranchJob(BranchPopen, Job):
     """A branch, handled as a job. It isn't our child: it is signalled by its pidfd, and nothing reports its stops."""
 
-    _stopped = 0
+    def __init__(self, *arguments: Any, start: BranchWay, **options: Any) -> None:
+        """Start it. start: the way of `policy`."""
+        self._start, self._stopped = start, 0
+        super().__init__(*arguments, **options)
 
     @property
     def line(self) -> BranchLine:
         """Its line, on which it says why it couldn't begin."""
-        assert isinstance(self._way, BranchWay) and self._way.line is not None
-        return self._way.line
+        assert self._start.line is not None
+        return self._start.line
 
     def group(self) -> int:
         """Return 0: it is in a session of its own, so no terminal of ours has a foreground for it."""
@@ -92,12 +95,12 @@ class BranchJob(BranchPopen, Job):
                 signal.pidfd_send_signal(owners[0].fileno(), number, None, _PROCESS_GROUP)
             except OSError:
                 self._session_command.signal(number)
-        self._stopped = number if number == signal.SIGSTOP else 0
+        self._stopped = int(signal.SIGSTOP) if number == signal.SIGSTOP else 0
 
     def suspend(self) -> None:
         """Stop it. In a session without a parent of its own, SIGTSTP would have no effect (setpgid(2), "orphaned")."""
         self.signal(signal.SIGSTOP)
-        self._stopped = signal.SIGTSTP
+        self._stopped = int(signal.SIGTSTP)
 
     def stopped_by(self) -> int:
         """Return the signal by which it was stopped here, since the last call, or 0."""
@@ -142,9 +145,10 @@ class Work:
         give_terminal(self._policy, [*streams.values()])
         py = python_of(self._stack.enter_context(Sandbox(self._policy)), words)
         py.start()
-        frame = run_frame(1, program.code, None, program.name)
-        keeper: Any = _JobKeeper(BranchWay(self._policy, py._supply, frame, [*program.argv]))
-        more = {"cwd": words.chdir, "timeout": words.timeout, "own_group": False}
+        frame = run_frame(1, program.code, None, name=program.name)
+        way = BranchWay(self._policy, py._supply, frame, [*program.argv])
+        keeper: Any = _JobKeeper(way)
+        more = {"start": way, "cwd": words.chdir, "timeout": words.timeout, "own_group": False}
         return started(["python"], lambda: BranchJob(["python"], policy=keeper, **streams, **more))
 
     def finish(self, job: Job) -> int:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from nsbox._cli.python.display import Display
     from nsbox._cli.python.history import History
     from nsbox._handles.stream import StreamEvent
-    from nsbox._python.kernel import PythonKernel
+    from nsbox._kernels.kernel import PythonKernel
     from nsbox._python.result import PythonResult
 
 FIRST, MORE = ">>> ", "... "
 _PATIENCE = 2  # typed interrupts that the code may ignore; the next one ends the kernel
+_FRESH = "a new one begins, without your variables"
 
 
 def is_whole(block: str) -> bool:
@@ -57,13 +58,16 @@ class Prompt:
             except NsboxError as error:
                 say(str(error))
                 continue
-            if result is None:
-                continue
             self._show(result)
-            if self._kernel.ended:
+            if self._was_reset:
+                say(f"the kernel has ended; {_FRESH}")
+            elif (how := self._kernel.ended) is not None:
                 if result.signal is None and not result.timed_out:  # exit(), sys.exit()
                     return result.returncode
-                self._begin_again(result)
+                for hint in result.why:
+                    say(hint.message)
+                self._kernel.reset()
+                say(f"the kernel has ended: {how}; {_FRESH}")
         return 0
 
     # ---- reading
@@ -89,8 +93,8 @@ class Prompt:
 
     # ---- running
 
-    def _call(self, block: str) -> PythonResult | None:
-        """Return what a block did; None if it had to be ended, and a new kernel has begun. Raises NsboxError."""
+    def _call(self, block: str) -> PythonResult:
+        """Return what a block did. Raises NsboxError."""
         made: list[PythonResult] = []
         failed: list[BaseException] = []
         done = threading.Event()
@@ -104,25 +108,22 @@ class Prompt:
                 done.set()
 
         thread = threading.Thread(target=work, name="nsbox-prompt", daemon=True)
-        count = 0
+        count, self._was_reset = 0, False
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             nonlocal count
             count += 1
-            with contextlib.suppress(NsboxError, OSError, ValueError):  # it has just ended
-                if count > _PATIENCE:
-                    self._kernel.close()
-                else:
-                    self._kernel.interrupt()
+            if count <= _PATIENCE:
+                self._kernel.interrupt()
+            elif not self._was_reset:
+                self._was_reset = True
+                self._kernel.reset()
 
         with _at_interrupt(interrupt):
             thread.start()
             done.wait()
             thread.join()
         if failed:
-            if count > _PATIENCE:
-                self._begin_again(None)
-                return None
             raise failed[0]
         return made[0]
 
@@ -135,14 +136,6 @@ class Prompt:
             print(text, end="" if text.endswith("\n") else "\n", file=sys.stderr, flush=True)
         if result.timed_out:
             say(f"--timeout: the code was ended after {self._timeout:g} s")
-
-    def _begin_again(self, result: PythonResult | None) -> None:
-        """Begin a new kernel in the place of one that has ended, and say so."""
-        how = "" if result is None or result.signal is None else f" by {result.signal}"
-        for hint in () if result is None else result.why:
-            say(hint.message)
-        self._kernel.reset()
-        say(f"the kernel was ended{how}; a new one begins, without your variables")
 
 
 def _print(event: StreamEvent) -> None:
