@@ -70,37 +70,40 @@ def no_interpreter(error: InterpreterError) -> int:
 class BranchJob(BranchPopen, Job):
     """A branch, handled as a job. It isn't our child: it is signalled by its pidfd, and nothing reports its stops."""
 
-    def __init__(self, *arguments: Any, start: BranchWay, **options: Any) -> None:
-        """Start it. start: the way of `policy`."""
-        self._start, self._stopped = start, 0
+    def __init__(self, *arguments: Any, branch: BranchWay, **options: Any) -> None:
+        """Start it. branch: the way of `policy`."""
+        self._branch, self._stopped = branch, 0
         super().__init__(*arguments, **options)
 
     @property
     def line(self) -> BranchLine:
         """Its line, on which it says why it couldn't begin."""
-        assert self._start.line is not None
-        return self._start.line
+        assert self._branch.line is not None
+        return self._branch.line
 
     def group(self) -> int:
         """Return 0: it is in a session of its own, so no terminal of ours has a foreground for it."""
         return 0
 
     def signal(self, number: int) -> None:
-        """Send a signal to its process group; before Linux 6.9, to the code alone."""
+        """Send a signal to its process group; before Linux 6.9, to the code alone.
+
+        SIGSTOP stands for SIGTSTP, which has no effect in a session that no process can continue (setpgid(2)).
+        """
         owners = self._session_command.owners
         if self._raw_status is not None or not owners:
             return
+        self._stopped = int(number) if number in (signal.SIGSTOP, signal.SIGTSTP) else 0
+        number = signal.SIGSTOP if self._stopped else number
         with contextlib.suppress(ProcessLookupError):
             try:
                 signal.pidfd_send_signal(owners[0].fileno(), number, None, _PROCESS_GROUP)
             except OSError:
                 self._session_command.signal(number)
-        self._stopped = int(signal.SIGSTOP) if number == signal.SIGSTOP else 0
 
     def suspend(self) -> None:
-        """Stop it. In a session without a parent of its own, SIGTSTP would have no effect (setpgid(2), "orphaned")."""
-        self.signal(signal.SIGSTOP)
-        self._stopped = int(signal.SIGTSTP)
+        """Stop it."""
+        self.signal(signal.SIGTSTP)
 
     def stopped_by(self) -> int:
         """Return the signal by which it was stopped here, since the last call, or 0."""
@@ -148,7 +151,7 @@ class Work:
         frame = run_frame(1, program.code, None, name=program.name)
         way = BranchWay(self._policy, py._supply, frame, [*program.argv])
         keeper: Any = _JobKeeper(way)
-        more = {"start": way, "cwd": words.chdir, "timeout": words.timeout, "own_group": False}
+        more = {"branch": way, "cwd": words.chdir, "timeout": words.timeout, "own_group": False}
         return started(["python"], lambda: BranchJob(["python"], policy=keeper, **streams, **more))
 
     def finish(self, job: Job) -> int:
