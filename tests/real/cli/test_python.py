@@ -344,6 +344,76 @@ def test_prompt_after_a_crash(workspace: Path) -> None:
         assert "NameError" in says(screen, "x")
 
 
+def test_prompt_history(workspace: Path) -> None:
+    """The next prompt has the lines of this one, but no command sees them."""
+    state = workspace.parent / "state/nsbox"
+    with prompt(workspace) as screen:
+        says(screen, "'li' + 'ne one'")
+        says(screen, "def f():")
+        says(screen, "    return 1")
+        says(screen, "")
+        assert "FileNotFoundError" in says(screen, f"open({str(state / 'python_history')!r}).read()")
+    kept = state / "python_history"
+    assert kept.stat().st_mode & 0o777 == 0o600 and "    return 1\n" in kept.read_text()
+    with prompt(workspace) as screen:
+        for _ in range(4):
+            screen.type("\x10")  # Ctrl-P, as the arrow up
+        screen.type("\r")
+        screen.until("line one'\n")
+
+
+def test_prompt_without_a_state(workspace: Path) -> None:
+    """Where the directory can't be made, there is no history, and nothing else is missing."""
+    (workspace.parent / "state").write_text("a file")
+    with prompt(workspace) as screen:
+        assert says(screen, "1 + 1") == "2\n"
+
+
+IMAGE = "type('I', (), {'_repr_png_': lambda self: b'x' * 12345, '__repr__': lambda self: '<I>'})()"
+
+
+def test_prompt_images(workspace: Path, tmp_path: Path) -> None:
+    """Images are named or, with --save-images, saved as new files."""
+    with prompt(workspace) as screen:
+        assert says(screen, IMAGE) == "<I>\n[image/png, 12 kB]\n"
+    (tmp_path / "image-1.png").write_text("mine")
+    with prompt(workspace, "--save-images", str(tmp_path)) as screen:
+        assert says(screen, IMAGE).endswith(f"[image/png, 12 kB: {tmp_path}/image-2.png]\n")
+    assert (tmp_path / "image-2.png").read_bytes() == b"x" * 12345 and (tmp_path / "image-1.png").read_text() == "mine"
+
+
+def test_prompt_images_in_the_workspace(workspace: Path) -> None:
+    """A link that the code plants at an image's place isn't followed, nor a directory that it exchanges."""
+    (workspace / "images").mkdir()
+    target = workspace.parent / "target"
+    with prompt(workspace, "--save-images", "images") as screen:
+        says(screen, f"import os; os.symlink({str(target)!r}, 'images/image-1.png')")
+        assert "images/image-2.png" in says(screen, IMAGE)
+        says(screen, f"os.rename('images', 'old'); os.symlink({str(workspace.parent)!r}, 'images')")
+        says(screen, IMAGE)
+    assert not target.exists() and sorted(os.listdir(workspace / "old")) == [
+        "image-1.png",
+        "image-2.png",
+        "image-3.png",
+    ]
+    assert not list(workspace.parent.glob("image-*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--json"], "nsbox: --json: is for a program, not for the prompt"),
+        (["--save-images", "nothing"], "nsbox: --save-images: nothing: No such file or directory"),
+        (["--import", "nothing_of_that_name"], "nsbox: --import: nothing_of_that_name: ModuleNotFoundError"),
+    ],
+)
+def test_prompt_errors(workspace: Path, words: list[str], told: str) -> None:
+    """What is wrong is one line, and no prompt comes."""
+    with Screen([*COMMAND, *words], workspace) as screen:
+        shown = screen.rest()
+        assert told in shown and shown.count("\n") == 1 and screen.status() in (1, 2)
+
+
 @pytest.mark.parametrize(("line", "status"), [("exit()", 0), ("import sys; sys.exit(3)", 3), ("quit()", 0)])
 def test_prompt_ends(workspace: Path, line: str, status: int) -> None:
     """exit() ends the prompt, with its status."""
