@@ -155,7 +155,7 @@ class Python:
         heard = chosen.pop("on_output", None)
         if heard is not None:
             chosen["sink"] = _sink(heard)
-        result = PythonCall(self._supply, self._policy(), code, inputs=inputs, argv=["-c", *args], **chosen).run()
+        result = PythonCall(self._supply, self._policy(), code, inputs=inputs, args=args, **chosen).run()
         if check:
             result.check_returncode()
         return result

@@ -86,13 +86,14 @@ class PythonCall(Call):
         code: str,
         *,
         inputs: Mapping[str, object] | None = None,
-        argv: Sequence[str] = ("-c",),
+        args: Sequence[str] = (),
+        program: str = "-c",
         name: str = NAME,
         **options: Any,
     ) -> None:
         self._supply = supply
         self._code = run_frame(1, check_code(code), check_inputs(inputs), name=name)
-        self._argv_inside = [*argv]
+        self._argv_inside = [program, *args]
         self._way: BranchWay | None = None
         self._line: BranchLine | None = None
         super().__init__(self._begin, policy, ["python"], code, **options)
