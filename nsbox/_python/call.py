@@ -51,9 +51,14 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
     return dict(inputs)
 
 
-def run_frame(number: int, code: str, inputs: Mapping[str, object] | None, *, has_stdin: bool = False) -> bytes:
-    """Return the frame that lets a branch run code. has_stdin: a file comes along. Raises TypeError and ValueError."""
-    message = {"op": "run", "id": number, "code": code, "name": NAME, "inputs": inputs, "limits": LIMITS}
+def run_frame(
+    number: int, code: str, inputs: Mapping[str, object] | None, *, name: str = NAME, has_stdin: bool = False
+) -> bytes:
+    """Return the frame that lets a branch run code. Raises TypeError and ValueError.
+
+    name: of the code in tracebacks. has_stdin: a file comes along.
+    """
+    message = {"op": "run", "id": number, "code": code, "name": name, "inputs": inputs, "limits": LIMITS}
     if has_stdin:
         message["stdin"] = True
     try:
@@ -89,10 +94,12 @@ class PythonCall(Call):
         *,
         inputs: Mapping[str, object] | None = None,
         args: Sequence[str] = (),
+        program: str = "-c",
+        name: str = NAME,
         **options: Any,
     ) -> None:
-        frames = run_frame(1, check_code(code), check_inputs(inputs))
-        self._way: BranchWay | None = BranchWay(policy, supply, frames, ["-c", *args])
+        frames = run_frame(1, check_code(code), check_inputs(inputs), name=name)
+        self._way: BranchWay | None = BranchWay(policy, supply, frames, [program, *args])
         self._line: BranchLine | None = None
         super().__init__(partial(_begun, self._way), policy, ["python"], code, **options)
 
