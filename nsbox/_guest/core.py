@@ -20,7 +20,6 @@ _FAR = (4_000_000, 2_000_000, 1_000_000, 30_000)  # the next pid is one more; /p
 _SKIPPED = 300  # pids, where the kernel lets nobody choose one (CONFIG_CHECKPOINT_RESTORE)
 
 
-
 class Parameters(ctypes.Structure):
     """nsbox_branch: what a branch is made of, and what has come of it."""
 

@@ -20,7 +20,6 @@ import pytest
 from nsbox._python.branch import BranchCommand, Failed, Lost, pid_of, received
 from nsbox._python.wire import WireError
 
-
 STARTS = "sleep 1000 & echo $!; sleep 1000 & echo $!; wait $!"
 
 
