@@ -162,6 +162,8 @@ int32_t nsbox_branch_fork(void)
     } scopes = {0, 0, SCOPE_ABSTRACT | SCOPE_SIGNAL};
     int ret = sys_setsid();
     if (ret >= 0)
+        ret = sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0); /* its orphans stay below it, where they can be found */
+    if (ret >= 0)
         ret = sys_prctl(PR_SET_DUMPABLE, 0, 0); /* no other process of this user may look at it or trace it */
     if (ret < 0)
         return ret;
