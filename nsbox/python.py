@@ -15,7 +15,6 @@ import sys
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._calls.call import check_timeout
 from nsbox._lookup.host import host_for
 from nsbox._python.executable import check_python
 from nsbox._python.program import Wish
@@ -23,6 +22,7 @@ from nsbox._python.result import PythonResult as PythonResult
 from nsbox._python.result import python_schema as python_schema
 from nsbox._python.supply import Supply
 from nsbox._spawn.prepare import prepare
+from nsbox._tools.arguments import check_timeout
 
 if TYPE_CHECKING:
     import os

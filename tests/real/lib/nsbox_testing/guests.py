@@ -28,7 +28,10 @@ def interpreters() -> dict[str, str]:
     """Return this machine's interpreters from 3.9 on, one of each version, by version; the running one for its own."""
     found = {}
     patterns = ("/usr/bin/python3.*", "/usr/local/bin/python3.*", "~/.pyenv/versions/*/bin/python3")
-    for path in (sys.executable, *(path for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern))))):
+    for path in (
+        sys.executable,
+        *(path for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern)))),
+    ):
         with contextlib.suppress(OSError):
             question = "import sys; print('%d.%d' % sys.version_info[:2])"
             done = subprocess.run([path, "-I", "-c", question], capture_output=True, text=True, timeout=PATIENCE)
