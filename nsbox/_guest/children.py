@@ -5,6 +5,7 @@ For each there is a socket, `told`, on which its caller is told of its start and
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import signal
@@ -23,7 +24,9 @@ def other_threads() -> list[str]:
     """Return the names of the threads beside this one: a fork would have their locks, and not the threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     me = threading.get_ident()
-    return sorted(names.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
+    found = sorted(names.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
+    unseen = _thread._count() - len(found)  # those that run C alone have no frames
+    return found + ([f"{unseen} of the module _thread's"] if unseen > 0 else [])
 
 
 def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
