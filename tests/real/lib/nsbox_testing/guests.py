@@ -126,7 +126,13 @@ class Branch:
         with their_told, their_line:
             interpreter.control.sendmsg([b'{"branch":1}'], _rights([their_told.fileno(), their_line.fileno()]))
         branch = cls(told, line, os.memfd_create("nsbox-output"))
-        branch.start()
+        try:
+            branch.start()
+        except BaseException:  # nothing stays open, so that only this test fails
+            for end in (told, line):
+                end.close()
+            os.close(branch.output)
+            raise
         stdin, extra = go.pop("stdin", None), go.pop("extra", [])
         null = os.open(os.devnull, os.O_RDONLY)
         first = null if stdin is None else stdin
