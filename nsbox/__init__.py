@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         AccessError,
         CommitError,
         ConflictError,
+        ForkError,
         IdsError,
         InterpreterError,
         KillError,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
         Survivor,
         UnavailableError,
     )
+    from nsbox._batches.map import PythonMap
+    from nsbox._batches.progress import MapProgress
     from nsbox._calls.record import ToolResult
     from nsbox._calls.token import CancelToken
     from nsbox._config.errors import ConfigError
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from nsbox._handles.job import Job, JobOutput
     from nsbox._handles.schemas import tool_schemas
     from nsbox._handles.stream import Stream, StreamEvent
+    from nsbox._kernels.kernel import PythonKernel
     from nsbox._lifetime.usage import Usage
     from nsbox._machine.probe import probe
     from nsbox._network.events import NetworkEvent, NetworkRequest
@@ -101,6 +105,7 @@ if TYPE_CHECKING:
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
     from nsbox._transaction.change import Change
+    from nsbox.async_python import AsyncKernel, AsyncMap, AsyncPython
     from nsbox.async_sandbox import AsyncSandbox, AsyncSession, AsyncTask
     from nsbox.python import Python
     from nsbox.sandbox import Sandbox
@@ -135,6 +140,9 @@ __all__ = [
     "AccessError",
     "Arg",
     "AsyncJob",
+    "AsyncKernel",
+    "AsyncMap",
+    "AsyncPython",
     "AsyncSandbox",
     "AsyncSession",
     "AsyncStream",
@@ -166,6 +174,7 @@ __all__ = [
     "File",
     "FileChange",
     "Filter",
+    "ForkError",
     "Host",
     "Hostname",
     "IdsError",
@@ -176,6 +185,7 @@ __all__ = [
     "Limits",
     "Lines",
     "Loopback",
+    "MapProgress",
     "Mask",
     "Match",
     "Matches",
@@ -199,6 +209,8 @@ __all__ = [
     "Published",
     "Python",
     "PythonException",
+    "PythonKernel",
+    "PythonMap",
     "PythonResult",
     "Reason",
     "RemountRo",
@@ -249,6 +261,10 @@ _HOMES = {
     "_handles.dispatch": ("call_tool",),
     "_handles.schemas": ("tool_schemas",),
     "async_sandbox": ("AsyncSandbox", "AsyncSession", "AsyncTask"),
+    "async_python": ("AsyncKernel", "AsyncMap", "AsyncPython"),
+    "_kernels.kernel": ("PythonKernel",),
+    "_batches.map": ("PythonMap",),
+    "_batches.progress": ("MapProgress",),
     "_seccomp.bpf": ("Arg", "Rule"),
     "_transaction.change": ("Change",),
     "_config.load": ("Config",),
@@ -259,6 +275,7 @@ _HOMES = {
         "AccessError",
         "CommitError",
         "ConflictError",
+        "ForkError",
         "IdsError",
         "InterpreterError",
         "KillError",
@@ -341,7 +358,18 @@ _HOMES = {
 }
 
 _FACES = (
-    *("async_sandbox", "asyncio", "leaks", "python", "rootfs", "sandbox", "secrets", "session", "subprocess"),
+    *(
+        "async_python",
+        "async_sandbox",
+        "asyncio",
+        "leaks",
+        "python",
+        "rootfs",
+        "sandbox",
+        "secrets",
+        "session",
+        "subprocess",
+    ),
     *("task", "transaction"),
 )
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -12,12 +12,12 @@ nothing of the command is left.
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nsbox._calls.token import CancelToken
 from nsbox._handles import waiting
+from nsbox._handles.async_calls import AsyncCalls
 from nsbox._handles.async_files import AsyncFileTools
 from nsbox._handles.async_stream import AsyncJob, AsyncStream
 from nsbox._handles.dispatch import call_tool
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._relay.asks import OnConnect
     from nsbox._transaction.change import Change
+    from nsbox.async_python import AsyncPython
     from nsbox.session import Session
     from nsbox.task import Snapshot, Task
 
@@ -43,52 +44,10 @@ S = TypeVar("S", bound="AsyncSession")
 __all__ = ["AsyncSandbox", "AsyncSession", "AsyncTask"]
 
 
-class AsyncCommands(AsyncFileTools):
+class AsyncCommands(AsyncCalls, AsyncFileTools):
     """The tool calls and file tools of a Sandbox or Session, for coroutines."""
 
     _commands: Commands
-
-    def __init__(self) -> None:
-        self._tokens: set[CancelToken] = set()  # of calls that are running
-        self._changed = threading.Condition()
-        self._is_closing = False
-        self._creator = os.getpid()
-
-    async def _result(self, function: Callable[..., ToolResult], options: dict[str, Any]) -> ToolResult:
-        """Run a call in a thread of its own, and return its record. If the task is cancelled, the call is ended."""
-        wish = options.get("cancel")
-        if wish is not None and not isinstance(wish, CancelToken):
-            raise TypeError(f"cancel is a {type(wish).__name__}, must be a CancelToken")
-        token = CancelToken() if wish is None else wish.child()
-
-        def call() -> ToolResult:
-            try:
-                return function(**options | {"cancel": token})
-            finally:
-                forget()
-
-        def forget() -> None:
-            with self._changed:
-                self._tokens.discard(token)
-                self._changed.notify_all()
-
-        with self._changed:
-            if self._is_closing:
-                token.cancel()
-            self._tokens.add(token)
-        return await waiting.in_thread(call, token.cancel, unstarted=forget)
-
-    def _end(self, close: Callable[[], object]) -> None:
-        """End calls that are still running, perhaps because their event loop is gone; then close what they ran in."""
-        if self._creator != os.getpid():  # the calls belong to the process that this one was forked from
-            close()
-            return
-        with self._changed:
-            self._is_closing = True
-            for token in self._tokens:
-                token.cancel()
-            self._changed.wait_for(lambda: not self._tokens)
-        close()
 
     async def shell(
         self,
@@ -261,6 +220,23 @@ class AsyncSandbox(AsyncCommands):
             return AsyncTask(await waiting.in_thread(make, undo=lambda task: task.close()))
 
         return Beginning(begin)
+
+    def python(
+        self,
+        *,
+        python: str | os.PathLike[str] | None = None,
+        imports: Sequence[str] = (),
+        setup: str = "",
+        stock: int = 1,
+        start_timeout: float = 60.0,
+    ) -> AsyncPython:
+        """Return an AsyncPython, which runs Python code under this policy. See Sandbox.python()."""
+        from nsbox.async_python import AsyncPython as OwnPython
+
+        made = self.sandbox.python(
+            python=python, imports=imports, setup=setup, stock=stock, start_timeout=start_timeout
+        )
+        return OwnPython(made)
 
     async def close(self) -> None:
         """End calls, streams and jobs that are running, and release what is kept, as Sandbox.close()."""

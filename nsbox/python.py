@@ -12,6 +12,7 @@ for what it writes where the policy allows writing.
 from __future__ import annotations
 
 import sys
+import weakref
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -26,14 +27,21 @@ from nsbox._tools.arguments import check_timeout
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, Unpack
 
+    from nsbox._batches.map import PythonMap, RunOne, Snippet
+    from nsbox._batches.options import MapOptions
+    from nsbox._batches.progress import Wish as ProgressWish
+    from nsbox._calls.token import CancelToken
     from nsbox._kept.tool_calls import ToolOptions
+    from nsbox._kernels.kernel import PythonKernel
+    from nsbox._kernels.process import KernelProcess
     from nsbox._policy.policy import Policy
     from nsbox._python.interpreter import Interpreter
     from nsbox.sandbox import Sandbox
+    from nsbox.secrets import Secret, Store
 
 __all__ = ["Python", "PythonResult", "python_schema"]
 
@@ -59,6 +67,7 @@ class Python:
         setup: str = "",
         stock: int = 2,
         start_timeout: float = 60.0,
+        overlay: bool = False,
     ) -> None:
         """Hold the wishes; Sandbox.python() describes the parameters."""
         if isinstance(imports, str) or not all(isinstance(name, str) for name in imports):
@@ -70,12 +79,16 @@ class Python:
             raise TypeError(f"setup is a {type(setup).__name__}, must be a str of code")
         if isinstance(stock, bool) or not isinstance(stock, int) or not 0 <= stock <= _MOST_STOCK:
             raise ValueError(f"stock is {stock!r}, must be 0 to {_MOST_STOCK}")
+        if not isinstance(overlay, bool):
+            raise TypeError(f"overlay is {overlay!r:.100}, must be a bool")
         limit = check_timeout(start_timeout)
         if limit is None:
             raise ValueError("start_timeout is None, must be a number of seconds above 0")
         self._box = box
-        self._supply = Supply(Wish(check_python(python), tuple(imports), setup, stock, limit))
+        wish = Wish(check_python(python), tuple(imports), setup, stock, limit, overlay)
+        self._supply = Supply(wish, lambda: box.way().relay)
         self._is_closed = False
+        self._kernels: weakref.WeakSet[PythonKernel] = weakref.WeakSet()
 
     def _policy(self) -> Policy:
         """Return the policy that holds now; raises ValueError once this or the Sandbox is closed."""
@@ -151,6 +164,79 @@ class Python:
             result.check_returncode()
         return result
 
+    def map(
+        self,
+        codes: Iterable[Snippet],
+        *,
+        inputs: Mapping[str, object] | None = None,
+        workers: int = 2,
+        ordered: bool = True,
+        progress: ProgressWish | bool = None,
+        cancel: CancelToken | None = None,
+        **options: Unpack[MapOptions],
+    ) -> PythonMap:
+        """Return an iterator of the results of many snippets, each in a branch of its own, a few at a time.
+
+        Each result's `index` says which snippet it is of. Each runs once at most: if a branch is lost with its
+        interpreter, its record has cause "unknown", and `why` says how the interpreter has ended; another interpreter
+        runs the rest.
+
+        codes: an iterable of str, or of tuples: a str, and a mapping of inputs for this one. It may be endless: only
+            4 for each worker are read ahead, in the thread that iterates. If it raises an error, that is raised after
+            the results of what came before.
+        inputs: variables for all of them, as for run(). Default: None.
+        workers: how many run at the same time, from 1 to 256. Default: 2.
+        ordered: whether results come in the order of the codes; otherwise as they are completed. Default: True.
+        progress: True for a line on the terminal, if stderr is one and the package rich is installed
+            (pip install "nsbox[rich]"); a function, which is called with a MapProgress after each snippet, in the
+            thread that iterates. Default: None.
+        cancel: a CancelToken. Once it is cancelled, what runs ends, no more is read, and the results so far come.
+        options: timeout, grace, args, cwd, env, input, secrets and max_output of each, as for run().
+
+        Closing the iterator ends what runs. Use it in a `with` block, or drop it. Raises TypeError and ValueError; and
+        while it is iterated, what run() raises.
+        """
+        from nsbox._batches.map import PythonMap as OwnMap
+
+        return OwnMap(
+            self.run_one(options),
+            codes,
+            inputs=inputs,
+            workers=workers,
+            ordered=ordered,
+            progress=progress,
+            cancel=cancel,
+        )
+
+    def run_one(self, options: MapOptions) -> RunOne:
+        """Return what runs one of many snippets."""
+        from nsbox._batches.options import runner
+
+        return runner(self._supply, self._policy, options)
+
+    def kernel(
+        self,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Store | Mapping[str, Secret | str] | None = None,
+    ) -> PythonKernel:
+        """Return a PythonKernel: a branch that stays, in which variables live from call to call.
+
+        cwd, env, secrets: as for run(), for all of its calls. Secrets are masked in all that its records have.
+
+        It ends with its close(), or with this object. Raises what run() raises at the start.
+        """
+        from nsbox._kernels.kernel import PythonKernel as OwnKernel
+        from nsbox._kernels.start import begun, wish
+
+        wanted, scrubber = wish(cwd, env, secrets)
+
+        def start() -> KernelProcess:
+            return begun(self._supply, self._policy(), wanted)
+
+        return OwnKernel(start, self._policy(), scrubber, family=self._kernels)
+
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         """End the interpreter and all that runs in its branches. Closing twice is no error.
 
@@ -158,6 +244,8 @@ class Python:
         """
         self._is_closed = True
         if not _is_late():  # else the kernel ends it
+            for kernel in list(self._kernels):
+                kernel.close()
             self._supply.close()
 
     def __enter__(self) -> Python:
@@ -176,6 +264,7 @@ class Python:
     def after_fork(self) -> None:
         """Begin afresh in a forked child."""
         self._supply.after_fork()
+        self._kernels = weakref.WeakSet()
 
 
 def _sink(heard: Any) -> Callable[[str, bytes], object]:

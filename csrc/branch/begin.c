@@ -130,7 +130,7 @@ static int await_up(nsbox_branch *b)
     for (;;) {
         long n = sys_read(b->says_fd, &word, sizeof word);
         if (n != -EAGAIN && n != -EINTR)
-            return n == sizeof word ? 0 : -ESRCH;
+            return n < 0 ? (int)n : n == sizeof word ? 0 : -ESRCH;
         sys_ppoll(&fd, 1, 0);
     }
 }
@@ -152,12 +152,6 @@ int32_t nsbox_branch_end(nsbox_branch *b, int32_t has_forked)
     return ret < 0 ? fail(b, step, ret) : 0;
 }
 
-int32_t nsbox_branch_users(nsbox_branch *b)
-{
-    b->op = -1;
-    return sys_openat(AT_FDCWD, "/proc/self/ns/user", O_RDONLY, 0);
-}
-
 /* What keeps a fork's siblings out: <linux/landlock.h>. */
 enum { SCOPED_ABI = 6, SCOPE_ABSTRACT = 1, SCOPE_SIGNAL = 2 };
 
@@ -167,6 +161,8 @@ int32_t nsbox_branch_fork(void)
         uint64_t files, net, scoped;
     } scopes = {0, 0, SCOPE_ABSTRACT | SCOPE_SIGNAL};
     int ret = sys_setsid();
+    if (ret >= 0)
+        ret = sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0); /* its orphans stay below it, where they can be found */
     if (ret >= 0)
         ret = sys_prctl(PR_SET_DUMPABLE, 0, 0); /* no other process of this user may look at it or trace it */
     if (ret < 0)

@@ -10,6 +10,7 @@
      |- AccessError(PermissionError)   a path is outside of the sandbox; says what is inside
      |- EditError(ValueError)          a file wasn't edited; says how often the text is there (_filetools.edit)
      |- KillError                      a sandbox was killed and doesn't end; says which processes are left
+     |- ForkError                      a kernel can't be forked; names the threads in it, if that is why
      |- InterpreterError               a warm interpreter can't be made; says at which stage, and why
      |- ConflictError                  paths that a transaction has changed were changed elsewhere too; lists them
      '- CommitError(OSError)           a step of a commit failed; says whether it has been undone
@@ -195,6 +196,25 @@ class InterpreterError(NsboxError):
         return "\n".join([printable(f"no warm interpreter ({at}): {self.problem}"), *lines])
 
 
+class ForkError(NsboxError):
+    """A kernel couldn't be forked; it goes on.
+
+    problem: why; "threads" if threads run in it, which a fork would lack.
+    threads: their names.
+    """
+
+    def __init__(self, problem: str, threads: tuple[str, ...] = ()) -> None:
+        """Make the exception; the parameters become attributes."""
+        super().__init__(problem, threads)
+        self.problem, self.threads = problem, threads
+
+    def __str__(self) -> str:
+        if not self.threads:
+            return printable(f"the kernel can't be forked: {self.problem}")
+        names = ", ".join(self.threads)
+        return printable(f"the kernel can't be forked while threads run in it: {names}; end them first (join())")
+
+
 class ConflictError(NsboxError):
     """Nothing was committed: paths that a transaction has changed were changed in the workspace too, or after a review.
 
@@ -246,6 +266,6 @@ def _commit_error(error: OSError, step: str, is_undone: bool) -> CommitError:
 # Tracebacks and pickles say nsbox.AccessError, the name that users know, not where it is defined.
 for _error in (
     *(NsboxError, PolicyError, UnavailableError, SetupError, IdsError, ProcessesError),
-    *(AccessError, KillError, InterpreterError, ConflictError, CommitError, Reason, Survivor),
+    *(AccessError, KillError, ForkError, InterpreterError, ConflictError, CommitError, Reason, Survivor),
 ):
     _error.__module__ = "nsbox"

@@ -48,7 +48,8 @@ _KNOWN = frozenset({"pass_fds", "user", "group", "extra_groups"})
 _CEILING = 64 << 20  # bytes of each stream that a caller can ask for at most
 
 
-def _most(max_output: int | str) -> int:
+def check_max_output(max_output: int | str) -> int:
+    """Return how many bytes of each stream are kept; raises ValueError for a size that makes no sense."""
     most = check_size("max_output", max_output)
     if most > _CEILING:
         raise ValueError(f"max_output is {max_output!r}, must be at most {_CEILING} bytes")
@@ -118,7 +119,7 @@ class Call:
         self._pty = pty
         if pty and not open_stdin:
             data += end_at_terminal(data)
-        most = _most(max_output)
+        most = check_max_output(max_output)
         sinks = (None, None) if sink is None else (partial(sink, "stdout"), partial(sink, "stderr"))
         self._outputs = (Output(most, scrubbers[0], sinks[0]), Output(most, scrubbers[1], sinks[1]))
         self._gate, self._has_secrets, self._explain = gate, secrets is not None, explain

@@ -9,12 +9,21 @@ import os
 import select
 import signal
 import socket
+import sys
+import threading
 from typing import Any
 
 from .channel import Channel, encode, high
 from .interrupts import hold
 
 _ALL = 0x40000000  # __WALL: also children that tell their end by another signal than SIGCHLD, or by none
+
+
+def other_threads() -> list[str]:
+    """Return the names of the threads beside this one: a fork would have their locks, and not the threads."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    me = threading.get_ident()
+    return sorted(names.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
 
 
 def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
@@ -156,6 +165,12 @@ class Forks(Children):
         fds: told and line of the fork, and its standard streams if it has its own.
         line: the kernel's own, on which it answers.
         """
+        names = other_threads()
+        if names:
+            for fd in fds:
+                os.close(fd)
+            line.send({"id": number, "failed": {"what": "threads", "names": names}})
+            return None
         told, theirs = seqpacket(fds[0]), fds[1]
         hold(True)
         try:
@@ -168,7 +183,7 @@ class Forks(Children):
             line.send({"id": number, "failed": {"what": "fork", "errno": error.errno, "message": str(error)}})
             return None
         if pid == 0:
-            self._become(told, fds[2:], line)
+            self._become(told, fds[2:])
             return Channel(theirs)
         hold(False)
         for fd in fds[1:]:
@@ -180,10 +195,9 @@ class Forks(Children):
         line.send({"id": number, "forked": pid})
         return None
 
-    def _become(self, told: socket.socket, streams: list[int], line: Channel) -> None:
+    def _become(self, told: socket.socket, streams: list[int]) -> None:
         told.close()
         self.forget()
-        line.close()
         if signal.getsignal(signal.SIGCHLD) == self.reap:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for fd, number in zip(streams, (0, 1, 2)):

@@ -22,6 +22,7 @@ from .results.values import mro
 _write = os.write
 _kill, _getpid = os.kill, os.getpid
 _set_handler, _getsignal, _SIG_DFL = _signal.signal, _signal.getsignal, _signal.SIG_DFL
+_mask, _BLOCK, _UNBLOCK = _signal.pthread_sigmask, _signal.SIG_BLOCK, _signal.SIG_UNBLOCK
 _SIGTERM, _SIGINT = _signal.SIGTERM, _signal.SIGINT
 _text, _buffers = io.TextIOWrapper, (io.BufferedWriter, io.BufferedRandom)
 _get_objects = gc.get_objects
@@ -44,12 +45,13 @@ class Ending:
         self._streams: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
         self._pid = os.getpid()
         _set_handler(_SIGTERM, self._terminate)
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=self._forget)
 
     def _forget(self) -> None:
         """In a fork: signals do what they do in other programs."""
         if _getsignal(_SIGTERM) == self._terminate:
             _set_handler(_SIGTERM, _SIG_DFL)
+        _release()
 
     def _terminate(self, number: int, _: Any) -> None:
         """At SIGTERM: what was written isn't lost; then the signal ends the process, as it would have."""
@@ -108,6 +110,15 @@ class Ending:
             elif self._namespace[name] is not self._before[name]:
                 self._namespace[name] = self._before[name]
         _collect()
+
+
+def _hold() -> None:
+    """Before a fork: a SIGTERM that comes too early for the fork's own handler would be lost."""
+    _mask(_BLOCK, {_SIGTERM})
+
+
+def _release() -> None:
+    _mask(_UNBLOCK, {_SIGTERM})
 
 
 def _flush(stream: Any) -> None:

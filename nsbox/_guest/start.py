@@ -148,6 +148,25 @@ def reseed(seed: bytes) -> None:
             uuid._node = None
 
 
+def replaced_stdin(line: Channel) -> Any:
+    """Let a call of a kernel read the file that has come with its frame; return what restore_stdin() needs."""
+    fd = line.fds.pop(0)
+    before = sys.stdin
+    os.dup2(fd, 0)
+    os.close(fd)
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    return before
+
+
+def restore_stdin(before: Any) -> None:
+    """After that call, let there be nothing to read again."""
+    fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(fd, 0)
+    if fd:
+        os.close(fd)
+    sys.stdin = before
+
+
 def has_no_stdin() -> bool:
     """Return whether standard input is /dev/null, or closed."""
     try:

@@ -142,7 +142,7 @@ def free(pid: int) -> bool:
     return len(known) > 1
 
 
-def _below(roots: Iterable[int]) -> Iterator[int]:
+def below(roots: Iterable[int]) -> Iterator[int]:
     """Yield the pids of these processes and of all their descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
@@ -162,7 +162,7 @@ def signal_below(pid: int, number: int) -> int:
     if orphans.status_of("self").get("Pid") != str(os.getpid()):
         return 0  # a /proc of another pid namespace: its numbers are other processes' here
     alive, known = 0, {pid}
-    for one in _below([pid]):
+    for one in below([pid]):
         try:
             pidfd = os.pidfd_open(one)
         except OSError:
@@ -215,7 +215,7 @@ def has_group(leader: int) -> bool:
 def survivors(command: int, init: int) -> tuple[Survivor, ...]:
     """Return what is left of a sandbox. Without a pid 1, that is the command alone: other processes may go on."""
     left: list[Survivor] = []
-    for pid in _below({command, init} - {0}) if init else [command]:
+    for pid in below({command, init} - {0}) if init else [command]:
         rows = list(_threads(pid))
         traced = [row for row in rows if row.get("TracerPid", "0") != "0"]
         for row in (traced or rows)[:1]:

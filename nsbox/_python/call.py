@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from nsbox._base.errors import NsboxError
     from nsbox._calls.exchange import Side
     from nsbox._calls.record import ToolResult
     from nsbox._policy.policy import Policy
@@ -48,13 +50,36 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
     return dict(inputs)
 
 
-def run_frame(number: int, code: str, inputs: Mapping[str, object] | None) -> bytes:
-    """Return the frame that lets a branch run code. Raises TypeError and ValueError."""
-    message = {"op": "run", "id": number, "code": code, "name": NAME, "inputs": inputs, "limits": LIMITS}
+def run_frame(
+    number: int, code: str, inputs: Mapping[str, object] | None, *, name: str = NAME, has_stdin: bool = False
+) -> bytes:
+    """Return the frame that lets a branch run code. Raises TypeError and ValueError.
+
+    name: of the code in tracebacks. has_stdin: a file comes along.
+    """
+    message = {"op": "run", "id": number, "code": code, "name": name, "inputs": inputs, "limits": LIMITS}
+    if has_stdin:
+        message["stdin"] = True
     try:
         return frame(message)
     except (TypeError, ValueError) as error:
         raise type(error)(f"inputs must be values of JSON, and code and inputs not too long: {error}") from None
+
+
+def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> NsboxError:
+    """Return the error for what a branch says that it can't begin with. cwd: None: the policy's."""
+    number = failure.get("errno")
+    number = number if type(number) is int and 0 < number < 4096 else errno.EIO
+    if failure.get("what") == "cwd":
+        shown = cwd or policy.workdir or "/"
+        return view(policy).refusal(shown, f"is no directory in the sandbox ({os.strerror(number)})", write=False)
+    return SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
+
+
+def _begun(way: BranchWay, argv: list[str], **options: Any) -> Popen[bytes]:
+    """Start code. This is no method: a call that held itself would keep its relay until garbage is collected."""
+    keeper: Any = BranchKeeper(way)
+    return Popen(argv, policy=keeper, **options)
 
 
 class PythonCall(Call):
@@ -68,19 +93,14 @@ class PythonCall(Call):
         *,
         inputs: Mapping[str, object] | None = None,
         args: Sequence[str] = (),
+        program: str = "-c",
+        name: str = NAME,
         **options: Any,
     ) -> None:
-        self._supply = supply
-        self._code = run_frame(1, check_code(code), check_inputs(inputs))
-        self._argv_inside = ["-c", *args]
-        self._way: BranchWay | None = None
+        frames = run_frame(1, check_code(code), check_inputs(inputs), name=name)
+        self._way: BranchWay | None = BranchWay(policy, supply, frames, [program, *args])
         self._line: BranchLine | None = None
-        super().__init__(self._begin, policy, ["python"], code, **options)
-
-    def _begin(self, argv: list[str], **options: Any) -> Popen[bytes]:
-        self._way = way = BranchWay(self._policy, self._supply, self._code, self._argv_inside)
-        keeper: Any = BranchKeeper(way)
-        return Popen(argv, policy=keeper, **options)
+        super().__init__(partial(_begun, self._way), policy, ["python"], code, **options)
 
     def _side(self) -> Side | None:
         assert self._way is not None and self._way.line is not None
@@ -110,14 +130,7 @@ class PythonCall(Call):
         failure = None if self._line is None else self._line.failure
         if failure is None:
             return
-        number = failure.get("errno")
-        number = number if type(number) is int and 0 < number < 4096 else errno.EIO
-        cwd = self._cwd or self._policy.workdir or "/"
-        if failure.get("what") == "cwd":
-            raise view(self._policy).refusal(
-                cwd, f"is no directory in the sandbox ({os.strerror(number)})", write=False
-            )
-        raise SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
+        raise refusal(failure, self._policy, self._cwd)
 
     def _result(self, record: ToolResult) -> PythonResult:
         self._check_start()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import _socket  # as in _base.descriptors
+import array
+
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._python.wire import Frames, WireError
 
 if TYPE_CHECKING:
-    import _socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
+_ANSWERS = {"forked", "failed", "synced"}  # of a kernel, to what isn't code
 _CHUNK = 1 << 18
 _MOST_DISPLAYS = 1000  # that are held: a reply keeps fewer
 
@@ -25,6 +28,7 @@ class BranchLine:
     def __init__(self, line: _socket.socket, rest: bytes = b"", number: int = 1) -> None:
         """Hold it. rest: what the branch is still to get. number: of the run."""
         self._line, self._rest, self._number = line, memoryview(rest), number
+        self._fds: Sequence[int] = ()
         self._frames = Frames()
         self.problem = ""
         self.has_ended = False
@@ -33,9 +37,9 @@ class BranchLine:
         self.failure: dict[str, Any] | None = None
         self.on_problem: Callable[[], object] = bool  # called when it can't be read any more
 
-    def begin(self, number: int, data: bytes) -> None:
-        """Begin another run: send this, and wait for its reply."""
-        self._number, self._rest = number, memoryview(bytes(self._rest) + data)
+    def begin(self, number: int, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Begin another run: send this, and wait for its reply. fds: go with the first byte."""
+        self._number, self._rest, self._fds = number, memoryview(bytes(self._rest) + data), fds
         self.reply, self.displays = None, []
         self._frames.renew()
 
@@ -54,8 +58,10 @@ class BranchLine:
 
     def write(self) -> None:
         """Send what there is room for."""
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", self._fds))] if self._fds else []
         try:
-            self._rest = self._rest[self._line.send(self._rest[:_CHUNK]) :]
+            self._rest = self._rest[self._line.sendmsg([self._rest[:_CHUNK]], rights, _socket.MSG_NOSIGNAL) :]
+            self._fds = ()
         except BlockingIOError:
             return
         except OSError:  # it has ended, or has closed it
@@ -83,7 +89,7 @@ class BranchLine:
             self.failure = message["failed"]
         if message.get("id") != self._number or self.reply is not None:
             return
-        if message.get("done") is True:
+        if message.get("done") is True or message.keys() & _ANSWERS:
             self.reply = message
         elif "display" in message and len(self.displays) < _MOST_DISPLAYS:
             self.displays.append(message["display"])

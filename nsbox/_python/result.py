@@ -24,6 +24,8 @@ class PythonResult(ToolResult):
         if there is no value.
     displays: what the code has displayed before, figures of matplotlib included: such a mapping each.
     exception: what ended the code; None if nothing did. After SystemExit, it is None too: `returncode` says the status.
+    ended: whether a kernel has ended with this call; False for code that wasn't run in a kernel.
+    index: the position of the code among those of Python.map(), from 0; None for a single run.
     omissions: names of what was too large to be kept in full, such as "value", "mime" or "traceback".
 
     The code shares a process with the program that reports all these, so code that means to can make them up. status,
@@ -38,6 +40,12 @@ class PythonResult(ToolResult):
     displays: tuple[dict[str, Any], ...] = ()
     exception: PythonException | None = None
     omissions: tuple[str, ...] = ()
+    ended: bool = False
+    index: int | None = None
+
+    def at(self, index: int) -> PythonResult:
+        """Return it as the result of one of many snippets."""
+        return PythonResult(**{**vars(self), "index": index})
 
     def as_dict(self) -> dict[str, object]:
         """Return it as values for JSON, for a model: what ToolResult has, and what python_schema() says."""
@@ -52,6 +60,8 @@ class PythonResult(ToolResult):
             "displays": list(self.displays),
             "exception": None if self.exception is None else self.exception.as_dict(),
             "omissions": list(self.omissions),
+            "ended": self.ended,
+            "index": self.index,
         }
 
 
@@ -124,6 +134,8 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
     "displays": {"type": "array", "items": _BUNDLE},
     "exception": _EXCEPTION,
     "omissions": _texts("What was too large to be kept in full."),
+    "ended": {"type": "boolean", "description": "Whether the kernel has ended with this call."},
+    "index": _or_null("integer", "The position of the code among many."),
 }
 
 

@@ -7,7 +7,7 @@ import signal
 from types import SimpleNamespace
 
 from nsbox._base.errors import SetupError
-from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.owners import opened
 from nsbox._core import call
 from nsbox._core.abi import constants as c
@@ -128,7 +128,7 @@ class BranchWay(Way):
     """Starts code in one branch.
 
     code: the frames for the branch to begin with. is_kernel: whether it stays for more.
-    line: to the branch, once it has been started. interpreter: which it is a branch of.
+    branch, line: the branch and its line, once it has been started. interpreter: which it is a branch of.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class BranchWay(Way):
         super().__init__(policy)
         self._supply, self._code, self._argv, self._is_kernel = supply, code, argv, is_kernel
         self.line: BranchLine | None = None
+        self.branch: BranchCommand | None = None
         self.interpreter: Interpreter | None = None
 
     def spawn(self, start: Start) -> Result:
@@ -155,22 +156,26 @@ class BranchWay(Way):
             except Lost as error:
                 problem = error
             except Failed as error:
-                raise _failure(error, start) from None
+                if interpreter.fits(start.prepared):
+                    raise _failure(error, start, branch, interpreter) from None
+                problem = error
         raise SetupError(3, "make a branch", None, f"{problem}, time and again")  # ESRCH
 
     def _begun(self, branch: BranchCommand, interpreter: Interpreter, start: Start) -> Result:
         command, is_given = start.command, False
         try:
             branch.start(interpreter.fileno())
+            interpreter.check(branch)
             self._limit(branch, start)
             rest = branch.go(self._message(start, interpreter), _streams(command, start), self._code)
             init_pidfd, says = (owner.fileno() for owner in branch.owners[1:])
             if command.owners is not None:  # from here on, they are the command's
                 command.owners.extend(branch.owners[1:])
                 del branch.owners[1:]
-            self.line, self.interpreter = BranchLine(branch.line, rest), interpreter
+            self.branch, self.line, self.interpreter = branch, BranchLine(branch.line, rest), interpreter
             result = Result(0, 0, -1, branch.pid, branch.init_pid, init_pidfd, says)
             result.session_command, result.warm = branch, True
+            command.line = branch.net
 
             def on_end() -> None:  # a kernel's line is read to its end before
                 if self._is_kernel:
@@ -241,8 +246,13 @@ def _streams(command: Command, start: Start) -> list[int]:
     return [*fds, *command.pass_fds]
 
 
-def _failure(error: Failed, start: Start) -> BaseException:
+def _failure(error: Failed, start: Start, branch: BranchCommand, interpreter: Interpreter) -> BaseException:
     from nsbox._spawn.failure import exception
 
-    result = Result(error.number, error.step, error.op, 0, 0, -1, -1)
-    return exception(result, start, host_for(start.policy))
+    result = Result(error.number, error.step, error.op, 0, 0, -1, -1, detail=error.detail.encode())
+    if error.step == c.STEP_NET:
+        from nsbox._relay.relay import spawn_error  # for network lists alone
+
+        return spawn_error(result, branch.net)
+    own = replace(start.prepared, ops=interpreter.renewed)  # those that the result counts
+    return exception(result, start.by(own), host_for(start.policy))

@@ -1,0 +1,1 @@
+"""Many snippets: a few run at the same time, and their results come as an iterator."""

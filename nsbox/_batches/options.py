@@ -1,0 +1,43 @@
+"""The options of each snippet of a map, and what runs one of them."""
+
+from __future__ import annotations
+
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._python.call import PythonCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypedDict
+
+    from nsbox._batches.map import RunOne
+    from nsbox._calls.token import CancelToken
+    from nsbox._policy.policy import Policy
+    from nsbox._python.result import PythonResult
+    from nsbox._python.supply import Supply
+    from nsbox.secrets import Secret, Store
+
+    class MapOptions(TypedDict, total=False):
+        """What all snippets of a map have in common."""
+
+        timeout: float | None
+        grace: float
+        args: Sequence[str]
+        cwd: str | None
+        env: Mapping[str, str] | None
+        input: str | bytes | None
+        secrets: Store | Mapping[str, Secret | str] | None
+        max_output: int | str
+
+
+def runner(supply: Supply, policy: Callable[[], Policy], options: MapOptions) -> RunOne:
+    """Return what runs one snippet in a branch of its own. Raises what is wrong with the options."""
+
+    def call(code: str, inputs: Mapping[str, Any] | None, cancel: CancelToken | None) -> PythonCall:
+        return PythonCall(supply, policy(), code, inputs=inputs, cancel=cancel, **options)
+
+    call("", None, None).inlet.close()
+
+    def run_one(index: int, code: str, inputs: Mapping[str, Any] | None, cancel: CancelToken) -> PythonResult:
+        return call(code, inputs, cancel).run().at(index)
+
+    return run_one

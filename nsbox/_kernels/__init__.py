@@ -1,0 +1,1 @@
+"""Kernels: branches that stay, their calls, their forks."""
