@@ -97,7 +97,9 @@ class ForkProcess:
         return self._pidfd
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it still exists. Any thread may."""
+        """Send it a signal, if it still exists; SIGKILL ends what it has started too. Any thread may."""
+        if number == signal.SIGKILL:
+            _end_descendants(self._pidfd, self.pid)
         self._command.signal(number)
 
     def has_ended(self) -> bool:
@@ -108,8 +110,7 @@ class ForkProcess:
         """End it and what it has started, and return when it has gone. Raises KillError."""
         self._is_late = self._is_late or is_late
         kill = kills.Kill()
-        _end_descendants(self._pidfd, self.pid)
-        self._command.signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         while not orphans.is_readable(self._pidfd, kill.pause()):
             kills.free(self.pid)
             error: KillError | None = kill.error(self.pid, 0)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.owners import opened, own
+from nsbox._base.owners import opened
 from nsbox._core import call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result
@@ -165,9 +165,9 @@ class BranchWay(Way):
             branch.start(interpreter.fileno())
             self._limit(branch, start)
             rest = branch.go(self._message(start, interpreter), _streams(command, start), self._code)
-            init_pidfd, says = (os.dup(owner.fileno()) for owner in branch.owners[1:])
-            if command.owners is not None:
-                own([init_pidfd, says], command.owners)
+            copies = [opened(os.dup, owner.fileno()) for owner in branch.owners[1:]]
+            init_pidfd, says = (copy.fileno() for copy in copies)
+            (command.owners if command.owners is not None else branch.owners).extend(copies)
             self.branch, self.line, self.interpreter = branch, BranchLine(branch.line, rest), interpreter
             result = Result(0, 0, -1, branch.pid, branch.init_pid, init_pidfd, says)
             result.session_command, result.warm = branch, True
