@@ -87,7 +87,7 @@ class PythonKernel:
         self._fate: Fate | None = None
         self._number = 0
         self._creator = os.getpid()
-        self._forks: weakref.WeakSet[PythonKernel] = weakref.WeakSet()
+        self._forks: weakref.WeakSet[KernelProcess] = weakref.WeakSet()
         self._family: weakref.WeakSet[PythonKernel] = weakref.WeakSet() if family is None else family
         self._settle(start() if process is None else process)
         self._family.add(self)
@@ -152,6 +152,8 @@ class PythonKernel:
             cancel=cancel,
             on_output=on_output,
         )
+        if self._is_closed:
+            raise ValueError("the kernel is closed")
         with self._turn(cancel) as has_begun:
             result = self._run(call) if has_begun else not_begun(code)
         if check:
@@ -282,8 +284,9 @@ class PythonKernel:
                     self._exchange.begin(self._pending)
                     for _ in range(n):
                         self._number += 1
-                        made.append(self._one(forked(process, self._exchange, self._number, self._limits)))
-                        self._forks.add(made[-1])
+                        fork = forked(process, self._exchange, self._number, self._limits)
+                        self._forks.add(fork)
+                        made.append(self._one(fork))
             except BaseException:
                 for kernel in made:
                     kernel.close()
@@ -307,9 +310,9 @@ class PythonKernel:
             return
         was_alive = not process.has_ended()
         reader().remove(process.pipes)
-        for fork in tuple(self._forks):
-            fork._kill()
         process.kill(is_late=is_late)
+        for fork in tuple(self._forks):
+            fork.kill(is_late=False)
         self._exchange.drain_rest()
         status, usage = process.outcome()
         self._fate = Fate(status, usage, problem if was_alive else "")
