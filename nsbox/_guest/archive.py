@@ -6,8 +6,10 @@ import io
 import os
 import zipfile
 
-_HERE = os.path.dirname(__file__)
-_PACKAGE = "_nsbox_guest"  # boot.PACKAGE
+from nsbox._base.paths import PACKAGE
+
+_HERE = os.path.join(PACKAGE, "_guest")
+_NAME = "_nsbox_guest"  # boot.PACKAGE
 
 
 def boot_text() -> str:
@@ -24,5 +26,5 @@ def archive() -> bytes:
             for name in sorted(os.listdir(os.path.join(_HERE, room))):
                 if name.endswith(".py") and name not in ("boot.py", "archive.py"):
                     with open(os.path.join(_HERE, room, name), "rb") as source:
-                        file.writestr(zipfile.ZipInfo(os.path.join(_PACKAGE, room, name)), source.read())
+                        file.writestr(zipfile.ZipInfo(os.path.join(_NAME, room, name)), source.read())
     return buffer.getvalue()

@@ -3,8 +3,8 @@
 Foreign code runs in this process, and can do to it what it likes. Accidents don't matter: what a reply needs was bound
 before, stands in builtins of its own, or is put back.
 
-Frames from the caller: go, run, fork, sync, end. To it: one reply for each run (results/reply.py), fork and sync. First
-there may be `{"failed": {...}}`: `go` can't be done, and the branch ends with status 127.
+Frames from the caller: go, run, fork, sync, end. To it: one reply for each run (results/reply.py), fork and sync. Where
+`go` can't be done, there is `{"failed": {...}}` before them, and the branch ends with status 127.
 
 A SIGINT may come after the reply to the call that it was meant for. A caller that has sent one sends `sync` after that
 reply: once that is answered, no earlier signal interrupts anything.

@@ -17,7 +17,7 @@ import pytest
 from nsbox_testing.running import in_fork
 
 import nsbox
-from nsbox import Limits, Policy, Popen, SetupError, UnavailableError
+from nsbox import Limits, Policy, Popen, Sandbox, SetupError, UnavailableError
 from nsbox._machine import cgroup
 from nsbox._machine.cgroup import Leaf, Place, look
 
@@ -60,6 +60,20 @@ def test_too_much_memory(workspace: Path) -> None:
     usage = process.sandbox.usage
     assert usage is not None and usage.cause == "limit"
     assert usage.memory_peak is not None and 32 << 20 < usage.memory_peak <= 49 << 20
+
+
+@delegated
+def test_memory_of_a_branch(workspace: Path) -> None:
+    """A branch of an interpreter has a cgroup of its own: the interpreter and other branches go on."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="48M"))
+    with Sandbox(policy, stock=0) as box:
+        py = box.python()
+        for _ in range(2):
+            result = py.run(EAT)
+            assert (result.cause, result.signal) == ("limit", "SIGKILL")
+            assert any(hint.kind == "limit" for hint in result.why)
+            assert result.usage is not None and result.usage.oom_kills
+            assert py.run("len(bytearray(1 << 20))").value == 1 << 20
 
 
 @delegated
