@@ -236,7 +236,7 @@ def test_terminal(workspace: Path) -> None:
 def test_interrupted_at_a_terminal(workspace: Path) -> None:
     """Ctrl-C is a KeyboardInterrupt; Ctrl-Z stops the program, and fg continues it."""
     (workspace / "p.py").write_text(
-        "import time\nprint('begun')\ntry:\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+        "import time\ntry:\n    print('begun')\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
     )
     with bash(workspace) as screen:
         screen.line(f"{NSBOX} python p.py; echo 'status' $?")
