@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+enum nsbox_branch_constants { NSBOX_MOST_MOUNTS = 16 };
+
 typedef struct nsbox_branch {
     /* plan: what each branch gets fresh, in a copy of the interpreter's mounts. namespaces: those of a branch.
      * uid_map2, gid_map2: maps of a branch's own user namespace; NULL: it stays in the interpreter's. */
@@ -22,12 +24,14 @@ typedef struct nsbox_branch {
     /* Results; a descriptor is -1 if there is none. */
     int32_t init_pid; /* pid 1 of the branch, a child of the process that begins it */
     int32_t init_pidfd;
-    int32_t says_fd;  /* the read end, nonblocking, of the pipe into which it writes nsbox_word */
-    int32_t setup_fd; /* the write end of the pipe that tells it that the set-up is over */
-    int32_t error;    /* an errno, or 0 */
-    int32_t op;       /* index into the plan, with STEP_LANDLOCK into the ruleset's paths; -1 for none */
-    uint32_t step;    /* enum nsbox_step */
-    uint32_t reserved;
+    int32_t says_fd;   /* the read end, nonblocking, of the pipe into which it writes nsbox_word */
+    int32_t setup_fd;  /* the write end of the pipe that tells it that the set-up is over */
+    int32_t error;     /* an errno, or 0 */
+    int32_t op;        /* index into the plan, with STEP_LANDLOCK into the ruleset's paths; -1 for none */
+    uint32_t step;     /* enum nsbox_step */
+    uint32_t n_mounts; /* not a result */
+    int32_t mounts[NSBOX_MOST_MOUNTS]; /* detached mounts, which the plan puts down as the first that were lifted */
+    char detail[64];                   /* with STEP_NET: what the relay couldn't make, or "" */
 } nsbox_branch;
 
 #endif

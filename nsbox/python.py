@@ -67,6 +67,7 @@ class Python:
         setup: str = "",
         stock: int = 2,
         start_timeout: float = 60.0,
+        overlay: bool = False,
     ) -> None:
         """Hold the wishes; Sandbox.python() describes the parameters."""
         if isinstance(imports, str) or not all(isinstance(name, str) for name in imports):
@@ -78,11 +79,14 @@ class Python:
             raise TypeError(f"setup is a {type(setup).__name__}, must be a str of code")
         if isinstance(stock, bool) or not isinstance(stock, int) or not 0 <= stock <= _MOST_STOCK:
             raise ValueError(f"stock is {stock!r}, must be 0 to {_MOST_STOCK}")
+        if not isinstance(overlay, bool):
+            raise TypeError(f"overlay is {overlay!r:.100}, must be a bool")
         limit = check_timeout(start_timeout)
         if limit is None:
             raise ValueError("start_timeout is None, must be a number of seconds above 0")
         self._box = box
-        self._supply = Supply(Wish(check_python(python), tuple(imports), setup, stock, limit))
+        wish = Wish(check_python(python), tuple(imports), setup, stock, limit, overlay)
+        self._supply = Supply(wish, lambda: box.way().relay)
         self._is_closed = False
         self._kernels: weakref.WeakSet[PythonKernel] = weakref.WeakSet()
 

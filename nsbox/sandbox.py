@@ -301,6 +301,7 @@ class Sandbox(Commands, FileTools):
         setup: str = "",
         stock: int = 2,
         start_timeout: float = 60.0,
+        overlay: bool = False,
     ) -> Python:
         """Return a Python under this policy: code runs in branches of a warm interpreter, until this is closed.
 
@@ -312,6 +313,8 @@ class Sandbox(Commands, FileTools):
         setup: code that it runs then; what that defines, all code has. Default: none.
         stock: how many branches are made ahead, 0 to 64. Default: 2.
         start_timeout: seconds until it must be ready. Default: 60.
+        overlay: give each branch a throw-away overlay of every directory that the policy opens for writing: what it
+            writes there, at most Policy.tmp_size, ends with it, and nothing reaches the host. Default: False.
 
         Nothing happens before its start() or the first code. Raises TypeError, ValueError, and UnavailableError in mode
         "disabled".
@@ -321,7 +324,15 @@ class Sandbox(Commands, FileTools):
         if self._mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
         self.way()
-        made = OwnPython(self, python=python, imports=imports, setup=setup, stock=stock, start_timeout=start_timeout)
+        made = OwnPython(
+            self,
+            python=python,
+            imports=imports,
+            setup=setup,
+            stock=stock,
+            start_timeout=start_timeout,
+            overlay=overlay,
+        )
         self._pythons = [*(one for one in self._pythons if not one.is_closed), made]
         return made
 

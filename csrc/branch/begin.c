@@ -130,7 +130,7 @@ static int await_up(nsbox_branch *b)
     for (;;) {
         long n = sys_read(b->says_fd, &word, sizeof word);
         if (n != -EAGAIN && n != -EINTR)
-            return n == sizeof word ? 0 : -ESRCH;
+            return n < 0 ? (int)n : n == sizeof word ? 0 : -ESRCH;
         sys_ppoll(&fd, 1, 0);
     }
 }

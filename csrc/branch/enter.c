@@ -14,9 +14,9 @@ struct entry {
     struct builder b;
     int lifted[NSBOX_MAX_LIFTED];
     uint64_t own[MOST_OWN];
-    char detail[sizeof((nsbox_result *)0)->detail];
-    int settings; /* /proc/sys/net of the branch, or -1 */
-    int answer;   /* socket for the relay's, or -1 */
+    char detail[sizeof((nsbox_result *)0)->detail]; /* of ops, which nothing reports */
+    int settings;                                   /* /proc/sys/net of the branch, or -1 */
+    int answer;                                     /* socket for the relay's, or -1 */
 };
 
 /* The next one of the pid namespace's file systems, since we are in it. */
@@ -44,13 +44,15 @@ static void clear(void *at, size_t n)
 }
 _Static_assert(sizeof(struct entry) % sizeof(uint64_t) == 0, "cleared by words");
 
-static void set_up(struct entry *e, const nsbox_request *r)
+static void set_up(struct entry *e, const nsbox_branch *branch)
 {
     clear(e, sizeof *e);
     struct builder *b = &e->b;
-    b->plan = r->plan;
+    b->plan = branch->request->plan;
     b->root = b->base = b->scratch = b->masked = b->proc = b->parent = b->stdout_fd = e->settings = e->answer = -1;
     b->lifted = e->lifted;
+    for (uint32_t i = 0; i < branch->n_mounts && i < NSBOX_MOST_MOUNTS; i++)
+        b->lifted[b->n_lifted++] = branch->mounts[i];
     b->own = e->own;
     b->max_own = MOST_OWN;
     b->new_proc = new_proc;
@@ -90,18 +92,19 @@ static int prepare_scratch(struct builder *b)
 }
 
 /* Shows the net namespace to the relay, which makes its side of it while we mount. */
-static int show_net(struct entry *e, const nsbox_branch *branch)
+static int show_net(struct entry *e, nsbox_branch *branch)
 {
     int answer[2];
     if (branch->relay_fd < 0)
         return 0;
+    branch->detail[0] = 0;
     TRY(&e->b, NSBOX_STEP_NET, sys_packet_pair(answer));
     e->answer = answer[0];
     TRY(&e->b, NSBOX_STEP_NET, relay_open(branch->relay_fd, branch->relay_id, own_net(), answer[1]));
     return 0;
 }
 
-static int enter_namespaces_of(struct entry *e, const nsbox_branch *branch)
+static int enter_namespaces_of(struct entry *e, nsbox_branch *branch)
 {
     struct builder *b = &e->b;
     const nsbox_request *r = branch->request;
@@ -135,7 +138,7 @@ static int renew(struct entry *e, int32_t *op)
     return 0;
 }
 
-static int set_net(struct entry *e, const nsbox_branch *branch)
+static int set_net(struct entry *e, nsbox_branch *branch)
 {
     struct builder *b = &e->b;
     if (branch->request->namespaces & CLONE_NEWNET && has_op(b->plan, NSBOX_OP_LOOPBACK)) {
@@ -144,7 +147,7 @@ static int set_net(struct entry *e, const nsbox_branch *branch)
     }
     sys_close(e->settings);
     if (e->answer >= 0)
-        TRY(b, NSBOX_STEP_NET, relay_answer(e->answer, -1, e->detail, sizeof e->detail));
+        TRY(b, NSBOX_STEP_NET, relay_answer(e->answer, branch->lifeline_fd, branch->detail, sizeof branch->detail));
     sys_close(e->answer);
     return 0;
 }
@@ -209,11 +212,13 @@ int32_t nsbox_branch_enter(nsbox_branch *branch)
 {
     struct entry e;
     int32_t op = -1;
-    set_up(&e, branch->request);
+    set_up(&e, branch);
     unsigned mask = (unsigned)sys_umask(0);
     int ret = enter(&e, branch, &op);
     sys_umask(mask);
     close_interpreters(branch);
+    for (uint32_t i = 0; i < e.b.n_lifted; i++) /* none, unless something has failed */
+        sys_close(e.lifted[i]);
     if (ret >= 0)
         return 0;
     branch->error = -ret;

@@ -42,6 +42,29 @@ enum nsbox_relay { NSBOX_RELAY_FDS = 3 };
 int nsbox_relay_start(const char *program, const int32_t *fds, int devnull, int is_child, uint8_t *stack,
                       uint64_t size);
 
+/* Throw-away overlays of directories of a kept tree, as detached mounts: their files can be read, and what is written
+ * to them is kept in memory. All that are made by one call share one tmpfs for that. */
+typedef struct nsbox_overlay {
+    const char *lower;         /* the directory: an absolute path in the kept tree, without ':', ',' and '\\' */
+    const char *const *hidden; /* paths relative to that, which the overlay doesn't show; NULL at the end */
+} nsbox_overlay;
+
+typedef struct nsbox_overlays {
+    int32_t user_fd, mnt_fd; /* namespaces of the kept tree, which has a directory /scratch */
+    int32_t report_fd;       /* a socket, through which each mount arrives with a byte, in their order */
+    uint32_t n;
+    uint64_t size; /* the most bytes that are written to all of them together; 0: the kernel's default */
+    const nsbox_overlay *each;
+    uint8_t *stack; /* for a process that makes them */
+    uint64_t stack_size;
+    /* If that fails: */
+    uint32_t step; /* enum nsbox_step */
+    uint32_t at;   /* index of the overlay */
+} nsbox_overlays;
+
+/* Returns 0 or -errno. ELOOP: a link lies on the way to something hidden. */
+int nsbox_make_overlays(nsbox_overlays *o);
+
 /* Calls that a sandbox is made of. */
 enum nsbox_call {
     NSBOX_CALL_MOUNT_SETATTR,

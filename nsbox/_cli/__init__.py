@@ -4,8 +4,9 @@ run.py is `nsbox run` and `nsbox shell`. It hands the command to direct.py or, f
 forks a second process, monitor.py; link.py has the messages between the two. job.py handles the command as a shell's
 job. keys.py and signals.py have the signals for it, network.py a log and ports of its network.
 
-config.py is `nsbox check`, `init` and `schema`; doctor.py and bench/ are named as their subcommands. options.py has the
-options that make a policy, messages.py what is printed on standard error, completion.py the shells' completion.
+config.py is `nsbox check`, `init` and `schema`; doctor.py, python/ and bench/ are named as their subcommands.
+options.py has the options that make a policy, messages.py what is printed on standard error, completion.py the shells'
+completion.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._cli.messages import Parser, complain, flushed, unwritten
 from nsbox._cli.network import add_options as add_network_options
 from nsbox._cli.options import add_policy_options, policy_of
+from nsbox._cli.python.options import add_options as add_python_options
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -45,6 +47,12 @@ def _bench(options: argparse.Namespace) -> int:
     from nsbox._cli import bench
 
     return bench.main(options)
+
+
+def _python(options: argparse.Namespace) -> int:
+    from nsbox._cli.python import command
+
+    return command.main(options)
 
 
 def _config(options: argparse.Namespace) -> int:
@@ -147,6 +155,19 @@ def _run_options(run: argparse.ArgumentParser, work: str) -> None:
     run.set_defaults(call=_run, parser=run, work=work, line=None)
 
 
+def _python_options(python: argparse.ArgumentParser) -> None:
+    add_policy_options(python)
+    python.add_argument("-C", "--chdir", metavar="DIR", help="start the code in this directory")
+    python.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end it after this time, with status 124; at the prompt, each block",
+    )
+    add_python_options(python)
+    python.set_defaults(call=_python, parser=python)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="nsbox", description="Run commands in sandboxes that this process makes by itself.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
@@ -161,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     shell = commands.add_parser("shell", help="run your shell in a sandbox")
     _run_options(shell, "shell")
     shell.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ARGUMENT ...", help="arguments of the shell")
+    _python_options(commands.add_parser("python", help="run Python code in a sandbox, or show a prompt for it"))
     explain = commands.add_parser("explain", help="show what a policy means on this machine")
     add_policy_options(explain)
     explain.set_defaults(call=_explain, parser=explain)
@@ -186,7 +208,7 @@ def _other_commands(commands: Any) -> None:
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
     parts = "spawn, overhead, warm, rate, memory, binds, threads, files, transaction, hardening, import, front"
-    choice = f"measure only this: {parts}, network or leaks; may be repeated"
+    choice = f"measure only this: {parts}, network, leaks or python; may be repeated"
     bench.add_argument("--only", action="append", default=[], metavar="PART", help=choice)
     bench.set_defaults(call=_bench, parser=bench)
 

@@ -51,7 +51,7 @@ def run(work: Work, streams: Sequence[int]) -> int:
     pair = pty.Pair(pty.window_size(tty))
     settings = termios.tcgetattr(tty)
     termios.tcsetattr(pair.fd, termios.TCSANOW, settings)
-    forward = not _is_pipeline() and _is_foreground(tty)
+    forward = not is_pipeline() and _is_foreground(tty)
     ours, theirs = l.pair()
     flush_streams()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -113,7 +113,7 @@ def _is_foreground(tty: int) -> bool:
         return True
 
 
-def _is_pipeline() -> bool:
+def is_pipeline() -> bool:
     """Say if stdin or stdout leads to another program, which may share our terminal."""
     for fd in (0, 1):
         with contextlib.suppress(OSError):

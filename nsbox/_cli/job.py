@@ -88,6 +88,9 @@ class Job(Popen["bytes"]):
             return 0
         return stop.si_status if stop else 0
 
+    def suspend(self) -> None:
+        """Stop it, if its terminal can't: most commands have been stopped by that."""
+
     # ---- its end
 
     def end(self) -> None:
@@ -113,8 +116,8 @@ class Job(Popen["bytes"]):
         if error is not None:
             raise error
 
-    def await_event(self, fds: Iterable[int]) -> set[int]:
-        """Return which of the descriptors are readable.
+    def await_event(self, fds: Iterable[int], room: Iterable[int] = ()) -> set[int]:
+        """Return which of the descriptors are readable, or are in room and can be written.
 
         Sleep until one is, until the command's end gets a step nearer, or until tick() has something to do.
         """
@@ -124,6 +127,8 @@ class Job(Popen["bytes"]):
         poller = select.poll()
         for fd in (*fds, *(owner.fileno() for owner in own)):
             poller.register(fd, select.POLLIN)
+        for fd in room:
+            poller.register(fd, select.POLLIN | select.POLLOUT)
         try:
             ready = poller.poll(None if seconds == math.inf else math.ceil(1000 * seconds))
         finally:

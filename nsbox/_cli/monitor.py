@@ -75,6 +75,8 @@ class Monitor:
         """Pass on a signal from the command's terminal, or from a process that signals this one."""
         if number == signal.SIGTERM:
             job.end()
+        elif number == signal.SIGTSTP:
+            job.suspend()
         elif number in (*FORWARDED, signal.SIGWINCH):
             job.signal(number)
             if number == signal.SIGHUP:  # the terminal was closed: continue stopped processes, so that they notice

@@ -91,6 +91,22 @@ def _is_there(policy: Policy, path: str) -> bool:
         return False
 
 
+def give_terminal(policy: Policy, fds: list[Any]) -> None:
+    """Make a command the owner of the terminal that was made for it, if its kernel ids differ from ours.
+
+    fds: its streams; those that are descriptors are the terminal's.
+    """
+    terminals = {fd for fd in fds if isinstance(fd, int)}
+    if terminals:
+        from nsbox._lookup.host import host_for
+        from nsbox._popen import pty
+        from nsbox._spawn.prepare import prepare
+
+        kernel_id = prepare(policy, host_for(policy)).plan.kernel_id
+        for fd in terminals:
+            pty.give(fd, kernel_id)
+
+
 class Work:
     """The work of the process that starts the command."""
 
@@ -105,7 +121,7 @@ class Work:
         """Return the started command; raises NotStarted, PolicyError and UnavailableError."""
         words = self._options
         options |= {"cwd": words.chdir, "timeout": words.timeout, "grace": words.grace}
-        self._give_terminal([options.get(name) for name in _STREAMS])
+        give_terminal(self.policy, [options.get(name) for name in _STREAMS])
         policy: Policy | Keeper = self.policy
         try:
             self._wiring = wiring(self.policy, self._extras)
@@ -121,18 +137,6 @@ class Work:
         except BaseException:
             self._drop()
             raise
-
-    def _give_terminal(self, fds: list[Any]) -> None:
-        """Make the command the owner of the terminal that was made for it, if its kernel ids differ from ours."""
-        terminals = {fd for fd in fds if isinstance(fd, int)}
-        if terminals:
-            from nsbox._lookup.host import host_for
-            from nsbox._popen import pty
-            from nsbox._spawn.prepare import prepare
-
-            kernel_id = prepare(self.policy, host_for(self.policy)).plan.kernel_id
-            for fd in terminals:
-                pty.give(fd, kernel_id)
 
     def finish(self, job: Job) -> int:
         """Return the exit status, after showing a transaction's changes, and committing or dropping them."""

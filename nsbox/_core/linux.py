@@ -16,8 +16,10 @@ from nsbox._core.abi import constants, ffi, lib
 from nsbox._core.command import Used
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Literal
+
+    from nsbox._core.abi import CData
 
 
 def death_signal(number: int) -> int:
@@ -147,6 +149,45 @@ def refused_calls() -> tuple[tuple[str, int], ...]:
     names = [name for name in dir(lib) if name.startswith("NSBOX_CALL_")]
     calls = ((name.removeprefix("NSBOX_CALL_").lower(), errors[getattr(lib, name)]) for name in names)
     return tuple(sorted((name, error) for name, error in calls if error))
+
+
+class Overlays:
+    """A request for throw-away overlays, which can be made again and again: see nsbox_overlays in calls.h."""
+
+    def __init__(self, places: Sequence[tuple[str, Sequence[str]]], size: int) -> None:
+        """Encode it.
+
+        places: the directories, as paths in a kept tree, each with the paths in it that its overlay lacks.
+        size: the most bytes that are written to all of them together; 0: the kernel's default.
+        """
+        self._keep: list[object] = []
+        self._rows = ffi.new("nsbox_overlay[]", len(places))
+        for row, (path, hidden) in zip(self._rows, places, strict=True):
+            row.lower, row.hidden = self._text(path), self._texts(hidden)
+        self._size = size
+
+    def _text(self, path: str) -> CData:
+        text = ffi.from_buffer("char[]", os.fsencode(path) + b"\0")
+        self._keep.append(text)
+        return text
+
+    def _texts(self, paths: Sequence[str]) -> CData:
+        texts = ffi.new("char *[]", [*map(self._text, paths), ffi.NULL])
+        self._keep.append(texts)
+        return texts
+
+    def make(self, user: int, mount: int, socket: int) -> tuple[int, int, int] | None:
+        """Make them; None: each arrives through the socket. Else an errno, the step, and the index of the overlay.
+
+        user, mount: descriptors of the kept tree's namespaces.
+        """
+        size = 1 << 15
+        stack = ffi.new("uint8_t[]", size + 64)
+        start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
+        amounts = (len(self._rows), self._size, self._rows, start, size, 0, 0)
+        request = ffi.new("nsbox_overlays *", (user, mount, socket, *amounts))
+        ret = lib.nsbox_make_overlays(request)
+        return None if ret >= 0 else (-ret, request.step, request.at)
 
 
 def has_locked_securebits() -> bool:

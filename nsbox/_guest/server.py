@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import json
 import os
 import re
 import signal
@@ -22,13 +23,14 @@ from . import interrupts
 from .branch import Branch, rehearse
 from .channel import Channel, high, received
 from .children import Children, Forks, other_threads, seqpacket, tell
-from .core import Core, CoreError
+from .core import MOST_MOUNTS, Core, CoreError, fork_far
 from .execution import lines_of
 from .results.displays import Displays, Pyplot
 from .results.exceptions import record
 from .start import builtin_input, remember_environment
 
 _LONGEST = 1 << 16
+_MOST_FDS = 3 + MOST_MOUNTS
 _IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*( as [^\W\d]\w*)?")
 _ESCAPED = "surrogateescape"
 _linecache = sys.modules["linecache"]
@@ -107,9 +109,11 @@ def _apart(core: Core) -> Core:
         for fd in (core.lifeline_fd, parameters.init_pidfd, parameters.says_fd, parameters.setup_fd):
             if fd >= 0:  # the first process's
                 os.close(fd)
+        pid = fork_far()
+        if pid:
+            _end_as(pid)
         core.lifeline_fd = high(os.pidfd_open(os.getpid()))
         core.pid_fd = high(os.open("/proc/self/ns/pid", os.O_RDONLY))
-        core.users()
     except CoreError as error:
         raise StageError("core", f"step {error.step}", "CoreError", str(error)) from None
     except OSError as error:
@@ -200,21 +204,28 @@ class Server:
 
     def _receive(self) -> bool:
         """Do what a message says; return whether there was one."""
-        data, control, _, _ = self._control.recvmsg(_LONGEST, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC)
+        space = socket.CMSG_SPACE(4 * (_MOST_FDS + 1))
+        data, control, _, _ = self._control.recvmsg(_LONGEST, space, socket.MSG_CMSG_CLOEXEC)
         fds = received(control)
         if not data:
             return False
-        if len(fds) == 2:
-            self._branch(fds)
+        message = json.loads(data)
+        mounts, relay = message.get("mounts", 0), message.get("relay")
+        if len(fds) == 2 + mounts + (relay is not None) and mounts <= MOST_MOUNTS:
+            self._branch(fds, fds[2 : 2 + mounts], (-1, 0) if relay is None else (fds[-1], relay))
         else:
             for fd in fds:
                 os.close(fd)
         return True
 
-    def _branch(self, fds: list[int]) -> None:
+    def _branch(self, fds: list[int], mounts: list[int], relay: tuple[int, int]) -> None:
+        """Make a branch.
+
+        fds: what came for it: the socket that is told of it, its line, then mounts and the socket to the relay.
+        """
         told, line = seqpacket(fds[0]), fds[1]
         core, pid = self._core, -1
-        parameters = core.parameters() if core is not None else None
+        parameters = core.parameters(mounts, relay) if core is not None else None
         try:
             if core is not None and parameters is not None:
                 core.begin(parameters)
@@ -226,11 +237,12 @@ class Server:
                 if core is not None and parameters is not None:
                     core.end(parameters, pid > 0)
         except CoreError as error:
-            tell(told, {"failed": error.error, "step": error.step, "op": error.op}, [])
+            tell(told, error.told(), [])
         except OSError as error:
             tell(told, {"failed": error.errno, "step": 0, "op": -1}, [])
         finally:
-            os.close(line)
+            for fd in fds[1:]:
+                os.close(fd)
         if pid > 0:
             self._watch(pid, told, parameters)
         else:
@@ -253,7 +265,7 @@ class Server:
                 try:
                     core.enter(parameters)
                 except CoreError as error:
-                    tell(told, {"failed": error.error, "step": error.step, "op": error.op}, [])
+                    tell(told, error.told(), [])
                     os._exit(127)
                 core.close(parameters)
             else:

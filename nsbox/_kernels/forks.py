@@ -42,8 +42,12 @@ _MOST = 1000  # forks of one call
 class ForkCommand(BranchCommand):
     """A fork, as this process knows it: a socket for its start and end, its line, its pidfd."""
 
-    def begin(self, kernel: int) -> None:
-        """Wait until it exists. kernel: a descriptor that becomes readable when its kernel ends. Raises Lost."""
+    def begin(self, kernel: int, above: int) -> None:
+        """Wait until it exists. Raises Lost.
+
+        kernel: a descriptor that becomes readable when its kernel ends.
+        above: a pidfd of the kernel, from which it must descend.
+        """
         poller = select.poll()
         poller.register(self._told, select.POLLIN)
         poller.register(kernel, select.POLLIN)
@@ -55,7 +59,7 @@ class ForkCommand(BranchCommand):
             raise Lost(str(error)) from None
         if message is None or "started" not in message or len(self.owners) != 1:
             raise Lost("the fork has ended")
-        self.pid = pid_of(self.owners[0].fileno())
+        self.pid = pid_of(self.owners[0].fileno(), above)
 
 
 class ForkProcess:
@@ -94,6 +98,11 @@ class ForkProcess:
     def pid(self) -> int:
         """Its number, as this process sees it."""
         return self._command.pid
+
+    @property
+    def pidfd(self) -> int:
+        """A descriptor of it, by which its forks are known: they descend from it."""
+        return self._pidfd
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at its end."""
@@ -253,7 +262,7 @@ def forked(
             raise ForkError(how)
         if "forked" not in reply:
             raise _failure(reply)
-        command.begin(kernel.fileno())
+        command.begin(kernel.fileno(), kernel.pidfd)
         return ForkProcess(command, limits)
     except Lost as error:
         command.close()

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
         def pid(self) -> int:
             """Its number, as this process sees it."""
 
+        @property
+        def pidfd(self) -> int:
+            """A descriptor of it, by which its forks are known: they descend from it."""
+
         def fileno(self) -> int:
             """Return a descriptor that becomes readable at its end."""
 
@@ -57,6 +61,11 @@ class BranchProcess:
     def pid(self) -> int:
         """Its number, as this process sees it."""
         return self._process.pid
+
+    @property
+    def pidfd(self) -> int:
+        """A descriptor of it, by which its forks are known: they descend from it."""
+        return self._branch.owners[0].fileno()
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at its end."""

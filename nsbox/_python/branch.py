@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._base.owners import Owner
+    from nsbox._relay.relay import Line
 
 LONGEST = 60_000  # milliseconds until a branch exists: the machine may be very busy
+_DEEPEST = 64  # ancestors of a branch that are looked at: two lie between it and the command that is its interpreter
 _NOT_KNOWN = 255 << 8  # a wait status that stands for one that isn't known
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
 _Socket = _socket.socket
@@ -40,11 +42,11 @@ class Lost(Exception):
 
 
 class Failed(Exception):
-    """A branch couldn't be made. number, step, op: as a spawn reports them."""
+    """A branch couldn't be made. number, step, op, detail: as a spawn reports them."""
 
-    def __init__(self, number: int, step: int, op: int) -> None:
-        super().__init__(number, step, op)
-        self.number, self.step, self.op = number, step, op
+    def __init__(self, number: int, step: int, op: int, detail: str = "") -> None:
+        super().__init__(number, step, op, detail)
+        self.number, self.step, self.op, self.detail = number, step, op, detail
 
 
 class Ends:
@@ -97,11 +99,14 @@ def received(sock: _Socket, most: int, owners: list[Owner]) -> dict[str, Any] | 
 class BranchCommand:
     """One branch: parked at first, then the process that runs code.
 
-    pid: as this process numbers it; -1 until start(). status: its wait status, once it has ended; is_lost: whether that
-    isn't known, because the interpreter has ended before it.
+    pid: as this process numbers it; -1 until start().
+    net: connects it with the relay of its network list; None: there is no list.
+    status: its wait status, once it has ended.
+    is_lost: whether that isn't known, because the interpreter has ended before it.
     """
 
     def __init__(self) -> None:
+        self.net: Line | None = None
         self.ends = Ends(_socket.SOCK_SEQPACKET, _socket.SOCK_STREAM)
         self._told, self.line = self.ends.ours
         self.line.setblocking(False)
@@ -127,19 +132,24 @@ class BranchCommand:
         """
         if self.pid > 0:
             return
-        message = self._first(interpreter)
+        is_ours = False
         try:
-            self._begin(message)
+            self._begin(self._first(interpreter), interpreter)
+            is_ours = True
         except WireError as error:
             raise Lost(str(error)) from None
+        finally:
+            while self.owners and not is_ours:
+                self.owners.pop().close()  # no signal may go there: it could be any process
 
-    def _begin(self, message: dict[str, Any]) -> None:
+    def _begin(self, message: dict[str, Any], interpreter: int) -> None:
         if "failed" in message:
-            raise Failed(*(number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op")))
+            number, step, op = (number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op"))
+            raise Failed(number, step, op, str(message.get("detail", ""))[:64])
         number_in(message, "started", 1, 1 << 30)
         if len(self.owners) != 3:
             raise Lost("it came without its descriptors")
-        self.pid, self.init_pid = (pid_of(owner.fileno()) for owner in self.owners[:2])
+        self.pid, self.init_pid = (pid_of(owner.fileno(), interpreter) for owner in self.owners[:2])
 
     def _first(self, interpreter: int) -> dict[str, Any]:
         poller = select.poll()
@@ -247,11 +257,33 @@ class BranchCommand:
                 self.owners.pop().close()
 
 
-def pid_of(pidfd: int) -> int:
-    """Return the pid behind a pidfd, as this process's procfs numbers it; raises Lost if it has gone."""
+def pid_of(pidfd: int, above: int) -> int:
+    """Return the pid behind a pidfd, as this process's procfs numbers it.
+
+    above: the pidfd of a process that it must descend from. What has sent the first one has a pidfd of anything that it
+    has a socket to, this process included (SO_PEERPIDFD, unix(7)).
+
+    Raises Lost if either has gone, or if it descends from something else.
+    """
+    number, limit = _number(pidfd), _number(above)
+    at, left = number, _DEEPEST
+    while at > 1 and left:
+        at, left = _parent(at), left - 1
+        if at == limit and (_number(pidfd), _number(above)) == (number, limit):  # so no number was another process's
+            return number
+    raise Lost(f"process {number} is none of the interpreter's")
+
+
+def _number(pidfd: int) -> int:
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         for line in file:
             name, _, value = line.partition(":")
             if name == "Pid" and int(value) > 0:
                 return int(value)
     raise Lost("it has ended")
+
+
+def _parent(number: int) -> int:
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{number}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])  # proc_pid_stat(5)
+    return 0

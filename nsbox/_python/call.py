@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from functools import partial
 
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -50,9 +51,14 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
     return dict(inputs)
 
 
-def run_frame(number: int, code: str, inputs: Mapping[str, object] | None, *, has_stdin: bool = False) -> bytes:
-    """Return the frame that lets a branch run code. has_stdin: a file comes along. Raises TypeError and ValueError."""
-    message = {"op": "run", "id": number, "code": code, "name": NAME, "inputs": inputs, "limits": LIMITS}
+def run_frame(
+    number: int, code: str, inputs: Mapping[str, object] | None, *, name: str = NAME, has_stdin: bool = False
+) -> bytes:
+    """Return the frame that lets a branch run code. Raises TypeError and ValueError.
+
+    name: of the code in tracebacks. has_stdin: a file comes along.
+    """
+    message = {"op": "run", "id": number, "code": code, "name": name, "inputs": inputs, "limits": LIMITS}
     if has_stdin:
         message["stdin"] = True
     try:
@@ -71,6 +77,12 @@ def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> Nsbo
     return SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
 
 
+def _begun(way: BranchWay, argv: list[str], **options: Any) -> Popen[bytes]:
+    """Start code. This is no method: a call that held itself would keep its relay until garbage is collected."""
+    keeper: Any = BranchKeeper(way)
+    return Popen(argv, policy=keeper, **options)
+
+
 class PythonCall(Call):
     """A run of code in a branch that ends with it."""
 
@@ -82,19 +94,14 @@ class PythonCall(Call):
         *,
         inputs: Mapping[str, object] | None = None,
         args: Sequence[str] = (),
+        program: str = "-c",
+        name: str = NAME,
         **options: Any,
     ) -> None:
-        self._supply = supply
-        self._code = run_frame(1, check_code(code), check_inputs(inputs))
-        self._argv_inside = ["-c", *args]
-        self._way: BranchWay | None = None
+        frames = run_frame(1, check_code(code), check_inputs(inputs), name=name)
+        self._way: BranchWay | None = BranchWay(policy, supply, frames, [program, *args])
         self._line: BranchLine | None = None
-        super().__init__(self._begin, policy, ["python"], code, **options)
-
-    def _begin(self, argv: list[str], **options: Any) -> Popen[bytes]:
-        self._way = way = BranchWay(self._policy, self._supply, self._code, self._argv_inside)
-        keeper: Any = BranchKeeper(way)
-        return Popen(argv, policy=keeper, **options)
+        super().__init__(partial(_begun, self._way), policy, ["python"], code, **options)
 
     def _side(self) -> Side | None:
         assert self._way is not None and self._way.line is not None

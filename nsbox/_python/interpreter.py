@@ -22,9 +22,11 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
+from nsbox._lookup.host import host_for
 from nsbox._popen.popen import Popen
 from nsbox._python.branch import BranchCommand, Ends, Lost, received
 from nsbox._python.executable import OLDEST, executable
+from nsbox._python.mounts.stamps import Stamps
 from nsbox._python.program import files
 from nsbox._python.reply import plain
 from nsbox._python.warm import warm
@@ -39,7 +41,10 @@ if TYPE_CHECKING:
     from nsbox._base.owners import Owner
     from nsbox._core.command import Result
     from nsbox._policy.policy import Policy
+    from nsbox._python.mounts.layers import Layers
+    from nsbox._python.mounts.overlay import Overlaid
     from nsbox._python.program import Wish
+    from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
     from nsbox._spawn.start import Start
 
@@ -83,13 +88,19 @@ class _Warm(Keeper):
 class Interpreter:
     """One warm interpreter, with branches that it has made ahead. Threads may share it.
 
-    prepared: what it was made for. facts: what it says of itself. environment: of its commands, unless they have
-    another.
+    prepared: what it was made for. renewed: its branches' ops. facts: what it says of itself.
     """
 
-    def __init__(self, policy: Policy, prepared: Prepared, wish: Wish) -> None:
-        """Start it, and wait until it is ready. Raises InterpreterError, and what starting a command raises."""
-        self.policy, self.prepared, self._wish = policy, prepared, wish
+    _stamps: Stamps | None = None
+
+    def __init__(self, policy: Policy, prepared: Prepared, wish: Wish, relay: Relay | None = None) -> None:
+        """Start it, and wait until it is ready. Raises InterpreterError, and what starting a command raises.
+
+        relay: for branches with a network list; None: there is no list.
+        """
+        self.policy, self.prepared, self._wish, self._relay = policy, prepared, wish, relay
+        self._layers: Layers | None = None  # what branches get overlays of
+        self._is_stale = False
         self._lock = RLock()
         self._parked: collections.deque[BranchCommand] = collections.deque()
         self._users = 0
@@ -106,13 +117,18 @@ class Interpreter:
             self._ends.give()
             self._ended = opened(os.pidfd_open, self._process.pid)
             self.facts = self._await_ready()
+            assert self._stamps is not None
+            self._stamps.complete(self._process.pid)
             self._refill()
         except BaseException:
             self.close()
             raise
 
     def _started(self, theirs: _socket.socket) -> Popen[bytes]:
-        made = warm(self.policy, self.prepared)
+        overlaid = self._overlaid()
+        made = warm(self.policy, self.prepared, overlaid)
+        self.renewed = made.renewed
+        self._stamps = Stamps(made.prepared.ops, () if overlaid is None else overlaid.places)
         owners: list[Owner] = []
         try:
             cwd = self.policy.workdir or "/"
@@ -129,6 +145,19 @@ class Interpreter:
         finally:
             for owner in owners:
                 owner.close()
+
+    def _overlaid(self) -> Overlaid | None:
+        """Return what becomes of the plan if branches get overlays, and keep what these are made of."""
+        if not self._wish.overlay:
+            return None
+        from nsbox._python.mounts.layers import Layers, overlaid_of  # seldom needed
+
+        made = overlaid_of(self.prepared)
+        size = self.policy.tmp_size
+        if made.places:
+            own = size if isinstance(size, int) else None
+            self._layers = Layers(self.prepared, host_for(self.policy), made.places, own)
+        return made
 
     # ---- getting ready
 
@@ -225,6 +254,19 @@ class Interpreter:
         poller.register(self._ended.fileno(), select.POLLIN)
         return bool(poller.poll(0))
 
+    def fits(self, prepared: Prepared) -> bool:
+        """Return whether its branches are what a new sandbox would be, for what is prepared now."""
+        if self.prepared is not prepared or self._is_stale or self.has_ended or self._stamps is None:
+            return False
+        self._is_stale = self._stamps.have_changed()
+        return not self._is_stale
+
+    def check(self, branch: BranchCommand) -> None:
+        """Raise Lost if a branch sees a file of the host where something was mounted on another."""
+        if self._stamps is not None and self._stamps.differ(branch.pid):
+            self._is_stale = True
+            raise Lost("files that the policy hides or protects were replaced")
+
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at its end."""
         return self._ended.fileno()
@@ -241,7 +283,7 @@ class Interpreter:
                 raise Lost("it was closed")
             self._users += 1
             try:
-                branch = self._parked.popleft() if self._parked else self._asked()
+                branch = self._ready() or self._asked()
                 self._is_short = True
                 if is_kernel or not branch.is_ready:
                     self.refill()
@@ -250,12 +292,27 @@ class Interpreter:
                 raise
             return branch
 
+    def _ready(self) -> BranchCommand | None:
+        """Return a branch that is parked; None if there is none. If its relay has gone, it has no network."""
+        while self._parked:
+            branch = self._parked.popleft()
+            if branch.net is None or branch.net.is_served():
+                return branch
+            branch.close()
+        return None
+
     def refill(self) -> None:
-        """Ask for as many branches as are to be parked, if the latest ones haven't been replaced yet."""
+        """Ask for as many branches as are to be parked, if the latest ones haven't been replaced yet.
+
+        If what they need can't be made, the next take() reports why. Raises Lost.
+        """
         if self._is_short:
             with self._lock:
                 self._is_short = False
-                self._refill()
+                try:
+                    self._refill()
+                except (NsboxError, OSError):
+                    self._is_short = True
 
     def glance(self) -> None:
         """Refill while code runs for long: its caller looks at it from time to time."""
@@ -270,10 +327,20 @@ class Interpreter:
         branch = BranchCommand()
         try:
             self._numbers += 1
-            fds = array.array("i", [end.fileno() for end in branch.ends.theirs])
-            rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)]
-            self._send(encode({"branch": self._numbers}), rights)
+            message = {"branch": self._numbers}
+            mounts = [] if self._layers is None else self._layers.make()
+            if mounts:
+                message["mounts"] = len(mounts)
+            fds = [end.fileno() for end in (*branch.ends.theirs, *mounts)]
+            if self._relay is not None:
+                branch.net = self._relay.line()
+                fds.append(branch.net.fileno())
+                message["relay"] = branch.net.id
+            rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds))]
+            self._send(encode(message), rights)
             branch.ends.give()
+            for mount in mounts:
+                mount.close()
             return branch
         except BaseException:
             branch.close()
@@ -326,6 +393,7 @@ class Interpreter:
             self._drop_parked()
             process, self._process = self._process, None
             self._ends.close()
+        self._let_go()
         if process is None:
             return
         with process:
@@ -338,7 +406,13 @@ class Interpreter:
         self._is_retired = self._is_closed = True
         self._drop_parked()
         self._ends.close()
+        self._let_go()
         self._process = None
+
+    def _let_go(self) -> None:
+        for kept in (self._layers, self._stamps):
+            if kept is not None:
+                kept.close()
 
     def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "_process", None) is not None and not _is_late():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from nsbox._plan.plan import Identity, Plan
     from nsbox._policy.policy import Policy
+    from nsbox._python.mounts.overlay import Overlaid
     from nsbox._seccomp.bpf import Program
 
 _PROC = "/proc"
@@ -133,14 +134,18 @@ def _renewed(steps: Sequence[ops.Op]) -> tuple[ops.Op, ...]:
     return tuple(renewed)
 
 
-def plans(plan: Plan, steps: Sequence[ops.Op], programs: Sequence[Program]) -> BranchPlans:
+def plans(
+    plan: Plan, steps: Sequence[ops.Op], programs: Sequence[Program], overlaid: Overlaid | None = None
+) -> BranchPlans:
     """Return the plans of an interpreter and of its branches; raises UnavailableError with the reason.
 
     plan, steps: the policy's, the ops as primitives.
     programs: the filters of nested(policy).
+    overlaid: what becomes of the steps if branches get overlays; None: they get none.
     """
     check(plan)
-    renewed = _renewed(steps)
+    steps = steps if overlaid is None else overlaid.steps
+    renewed = _renewed(steps) if overlaid is None else overlaid.renewed(_renewed(steps))
     own = tuple(_interpreters(op) for op in steps if not _is_in_proc(op))
     files = plan.ruleset is not None and plan.ruleset.files
     interpreter = replace(

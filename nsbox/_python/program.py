@@ -27,7 +27,7 @@ class Wish(Frozen):
     """What a caller wants of a warm interpreter.
 
     python: as check_python() returns it. imports, setup: what it imports and runs at its start. stock: how many
-    branches are made ahead. start_timeout: seconds.
+    branches are made ahead. start_timeout: seconds. overlay: whether branches get overlays of what they may write to.
     """
 
     python: str | None = None
@@ -35,6 +35,7 @@ class Wish(Frozen):
     setup: str = ""
     stock: int = 2
     start_timeout: float = 60.0
+    overlay: bool = False
 
 
 def files(

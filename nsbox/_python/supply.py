@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
 from nsbox._python.interpreter import Interpreter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsbox._policy.policy import Policy
     from nsbox._python.program import Wish
+    from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
+
+_ATTEMPTS = 3
 
 
 class Supply:
-    """Holds the interpreter that is in use. Threads may share it."""
+    """Holds the interpreter that is in use. Threads may share it.
 
-    def __init__(self, wish: Wish) -> None:
-        self.wish = wish
+    relay_of: returns the relay that serves branches with a network list; None: it is the list's shared one.
+    """
+
+    def __init__(self, wish: Wish, relay_of: Callable[[], Relay | None] = lambda: None) -> None:
+        self.wish, self._relay_of = wish, relay_of
         self._lock = RLock()  # a signal handler may acquire it too
         self._current: Interpreter | None = None
         self._is_closed = False
@@ -27,18 +38,33 @@ class Supply:
         Raises ValueError once this is closed, InterpreterError, and what starting a command raises.
         """
         current = self._current
-        if current is not None and current.prepared is prepared and not current.has_ended and not self._is_closed:
+        if current is not None and current.fits(prepared) and not self._is_closed:
             return current
         with self._lock:
             self._check_open()
             current = self._current
-            if current is None or current.prepared is not prepared or current.has_ended:
+            if current is None or not current.fits(prepared):
                 self._current = None
                 if current is not None:
                     current.retire()
-                self._keep(Interpreter(policy, prepared, self.wish))
+                self._keep(self._made(policy, prepared))
             assert self._current is not None
             return self._current
+
+    def _made(self, policy: Policy, prepared: Prepared) -> Interpreter:
+        """Make one. If what the policy shows is replaced meanwhile, make another."""
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(StaleError):
+                return Interpreter(policy, prepared, self.wish, self._relay(prepared))
+        return Interpreter(policy, prepared, self.wish, self._relay(prepared))
+
+    def _relay(self, prepared: Prepared) -> Relay | None:
+        network = prepared.plan.network
+        if network is None:
+            return None
+        from nsbox._relay.relay import shared  # for network lists alone
+
+        return self._relay_of() or shared(network)
 
     def _keep(self, made: Interpreter) -> None:
         """Use it, unless a signal handler has closed this, or made another one, meanwhile."""

@@ -7,7 +7,7 @@ import signal
 from types import SimpleNamespace
 
 from nsbox._base.errors import SetupError
-from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.owners import opened
 from nsbox._core import call
 from nsbox._core.abi import constants as c
@@ -156,13 +156,16 @@ class BranchWay(Way):
             except Lost as error:
                 problem = error
             except Failed as error:
-                raise _failure(error, start) from None
+                if interpreter.fits(start.prepared):
+                    raise _failure(error, start, branch, interpreter) from None
+                problem = error
         raise SetupError(3, "make a branch", None, f"{problem}, time and again")  # ESRCH
 
     def _begun(self, branch: BranchCommand, interpreter: Interpreter, start: Start) -> Result:
         command, is_given = start.command, False
         try:
             branch.start(interpreter.fileno())
+            interpreter.check(branch)
             self._limit(branch, start)
             rest = branch.go(self._message(start, interpreter), _streams(command, start), self._code)
             copies = [opened(os.dup, owner.fileno()) for owner in branch.owners[1:]]
@@ -171,6 +174,7 @@ class BranchWay(Way):
             self.branch, self.line, self.interpreter = branch, BranchLine(branch.line, rest), interpreter
             result = Result(0, 0, -1, branch.pid, branch.init_pid, init_pidfd, says)
             result.session_command, result.warm = branch, True
+            command.line = branch.net
 
             def on_end() -> None:
                 branch.close()
@@ -238,8 +242,13 @@ def _streams(command: Command, start: Start) -> list[int]:
     return [*fds, *command.pass_fds]
 
 
-def _failure(error: Failed, start: Start) -> BaseException:
+def _failure(error: Failed, start: Start, branch: BranchCommand, interpreter: Interpreter) -> BaseException:
     from nsbox._spawn.failure import exception
 
-    result = Result(error.number, error.step, error.op, 0, 0, -1, -1)
-    return exception(result, start, host_for(start.policy))
+    result = Result(error.number, error.step, error.op, 0, 0, -1, -1, detail=error.detail.encode())
+    if error.step == c.STEP_NET:
+        from nsbox._relay.relay import spawn_error  # for network lists alone
+
+        return spawn_error(result, branch.net)
+    own = replace(start.prepared, ops=interpreter.renewed)  # those that the result counts
+    return exception(result, start.by(own), host_for(start.policy))

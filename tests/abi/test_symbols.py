@@ -151,8 +151,10 @@ def test_embedded_branch_library(elf: Any, tmp_path: Path) -> None:
 LOADS = """
 #include <dlfcn.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 int main(int n, char **args)
 {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     void *library = dlopen(args[n - 1], RTLD_NOW);
     int (*fork)(void) = library ? (int (*)(void))dlsym(library, "nsbox_branch_fork") : 0;
     if (!fork) {

@@ -189,6 +189,36 @@ def test_judge(project: Path) -> None:
     assert os.listdir(project) == []
 
 
+def test_grade(project: Path) -> None:
+    """Each program gets the verdict that is due, contained as well as by subprocess; nothing is left."""
+    lines = example("grade.py", "--count", "100", "--compare").stdout.splitlines()
+    assert [line.split(":")[0] for line in (lines[0], lines[7])] == ["contained", "uncontained"]
+    counts = {"pass": 74, "wrong": 15, "error": 8, "timeout": 1, "memory": 2}
+    for table in (lines[1:7], lines[8:14]):
+        assert table[0].split() == ["due", *counts]
+        for place, (line, due) in enumerate(zip(table[1:], counts, strict=True)):
+            assert line.split() == [due, *"-" * place, str(counts[due]), *"-" * (4 - place)]
+    assert re.fullmatch(r"contained, it took \d+\.\d\d of the time", lines[-1])
+    assert os.listdir(project) == []
+
+
+def test_grade_cheats(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that looks for the answers, or ends with a verdict of its own, earns nothing; the control is an answer."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    grade = __import__("grade")
+    questions, answers = [[1]], [1]
+    cheats = [
+        *grade.OTHERS["error"],
+        "import gc\ndef solve(n): return next(x for x in gc.get_objects() if type(x) is list and x == [2])",
+        "import sys\nsys.modules['__main__'].answers = [1]\nraise SystemExit(0)",
+        "class Yes:\n    def __eq__(self, other): return True\ndef solve(n): return Yes()",
+    ]
+    tasks = [grade.Submission(source, questions, answers, "error") for source in cheats]
+    tasks.append(grade.Submission("def solve(n): return n", questions, answers, "pass"))
+    *verdicts, control = grade.contained(tasks)
+    assert "pass" not in verdicts and control == "pass"
+
+
 @pytest.mark.parametrize("options", [[], ["--copy"]])
 def test_ci_step(options: list[str], project: Path) -> None:
     """The command's status comes back, its changes don't."""

@@ -69,7 +69,7 @@ int relay_answer(int answer, int lifeline, char *detail, size_t room)
     if (n != sizeof ready || ready.head.kind != NSBOX_NET_READY)
         return n < 0 ? (int)n : -EPIPE; /* the relay has ended */
     unsigned i = 0;
-    for (; ready.head.value < 0 && i < room - 1 && ready.name[i]; i++)
+    for (; ready.head.value < 0 && i < room - 1 && i < sizeof ready.name && ready.name[i]; i++)
         detail[i] = ready.name[i];
     detail[i] = 0;
     return ready.head.value < 0 ? ready.head.value : 0;

@@ -148,6 +148,11 @@ static inline int sys_fchmod(int fd, unsigned mode)
 {
     return (int)S2(__NR_fchmod, fd, mode);
 }
+/* The link itself, if the last name is one's. */
+static inline int sys_lchownat(int dir, const char *name, unsigned uid, unsigned gid)
+{
+    return (int)S5(__NR_fchownat, dir, name, uid, gid, AT_SYMLINK_NOFOLLOW);
+}
 static inline int sys_ftruncate(int fd, long size)
 {
     return (int)S2(__NR_ftruncate, fd, size);

@@ -1,7 +1,8 @@
 """nsbox bench: how long a sandbox takes to start, against uncontained subprocess and against bwrap.
 
 contenders.py has what is compared, and parts.py what is measured and how; further parts are in warm.py (Sandbox),
-network.py (network lists), leaks.py (tokens in text), grep.py (files) and calls.py (tool calls). scale.py says how much
+network.py (network lists), leaks.py (tokens in text), grep.py (files), calls.py (tool calls) and python.py
+(branches and kernels). scale.py says how much
 is measured, machine.py on what. stats.py has the figures, report.py the targets and the table, chart.py the picture.
 caller.py and traffic.py run in processes of their own.
 """
@@ -24,6 +25,7 @@ from nsbox._cli.bench.leaks import leaks
 from nsbox._cli.bench.machine import look
 from nsbox._cli.bench.network import network
 from nsbox._cli.bench.parts import Bench
+from nsbox._cli.bench.python import python
 from nsbox._cli.bench.scale import FULL, QUICK
 from nsbox._cli.bench.stats import Part
 from nsbox._cli.bench.warm import rate, transaction, warm
@@ -45,6 +47,7 @@ PARTS: Mapping[str, Callable[[Bench], Part]] = {
     "leaks": leaks,
     "grep": grep,
     "calls": calls,
+    "python": python,
 }
 
 

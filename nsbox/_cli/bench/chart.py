@@ -76,8 +76,8 @@ def _draw_threads(axes: Any, part: Part) -> None:
     axes.set_title("/bin/true a second, worker layers")
 
 
-def _draw_network(axes: Any, part: Part) -> None:
-    """Draw ratios, since the rows have different units."""
+def _ratios(axes: Any, part: Part) -> None:
+    """Draw ratios, for rows that have different units."""
     ratios = [c for c in part.comparisons if c.is_ratio]
     for place, ratio in enumerate(ratios):
         axes.barh(place, ratio.value, color=_color(ratio.of), height=0.7)
@@ -85,8 +85,18 @@ def _draw_network(axes: Any, part: Part) -> None:
     axes.set_yticks(list(range(len(ratios))), [ratio.of for ratio in ratios])
     axes.axvline(1, color=_OTHER)
     axes.invert_yaxis()
+
+
+def _draw_network(axes: Any, part: Part) -> None:
+    _ratios(axes, part)
     axes.set_xlabel("p50 as a multiple of that without a network list, or outside")
     axes.set_title("network lists")
+
+
+def _draw_python(axes: Any, part: Part) -> None:
+    _ratios(axes, part)
+    axes.set_xlabel("p50 as a multiple of that outside")
+    axes.set_title("Python: branches, kernels, map()")
 
 
 # Parts of which each row is a bar, and their titles.
@@ -109,6 +119,7 @@ _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "binds": _draw_binds,
     "threads": _draw_threads,
     "network": _draw_network,
+    "python": _draw_python,
 }
 
 

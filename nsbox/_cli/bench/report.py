@@ -37,6 +37,11 @@ _BIG = f"nsbox, {size_name(2048)}"
 _SMALL = f"nsbox, {size_name(SMALL_MIB)}"
 _WARM_SMALL = f"nsbox warm, {size_name(SMALL_MIB)}"
 _WARM_RATE = "nsbox warm, own net, 8 threads"
+_BRANCH = "nsbox branch, snippet", "Popen, snippet"
+_NUMPY = "numpy: nsbox branch, snippet", "numpy: Popen, snippet"
+_MAP = "nsbox map, 2 workers", "Popen, 2 threads"
+_MAP_MEMORY = "memory, after the last", "memory, after the first snippets"
+_FORK = "nsbox k.fork(), a kernel", "os.fork(), a child"
 _TARGETS: tuple[tuple[Any, ...], ...] = (
     ("cold, worker policy, against bwrap with the same layers", "spawn", "nsbox worker", "bwrap worker", 0.40, True),
     (
@@ -79,6 +84,12 @@ _TARGETS: tuple[tuple[Any, ...], ...] = (
         for kind, bar, least in (("connect", 1.05, False), ("round trip", 1.05, False), ("download", 0.95, True))
         for own in [f"own loopback, {kind}"]
     ),
+    ("a Python snippet in a branch, against uncontained python", "python", *_BRANCH, 0.2, True),
+    ("the same, numpy imported before, against uncontained with the import", "python", *_NUMPY, 0.05, True),
+    ("a call of a kernel, against uncontained python", "python", "nsbox kernel, call", "Popen, snippet", 0.1, True),
+    ("map() with 2 workers: rate, against 2 threads of subprocess", "python", *_MAP, 3.0, True, True),
+    ("map(): the caller's memory, last against first", "python", *_MAP_MEMORY, 1.1, True),
+    ("k.fork(32) of a big kernel, against its own os.fork()", "python", *_FORK, 1.3, True),
     ("an idle relay's memory", "network", "relay, memory", "", 4.0, False, False, "MiB"),
 )
 

@@ -26,6 +26,9 @@ class Scale:
     turns: int = 20  # round trips of a message
     traffic_mib: int = 1
     connections: tuple[int, ...] = (20,)  # open at once
+    snippets: int = 20  # of Python, for map()
+    map_rounds: int = 2  # in which these are run
+    kernel_mib: int = 8  # of touched memory
 
 
 FULL = Scale(
@@ -45,5 +48,10 @@ FULL = Scale(
     2000,
     256,
     (1000, 9800),
+    10_000,
+    5,
+    500,
 )
-QUICK = Scale(1, 5, 3, 2048, {0: 3, 10: 3, 100: 2, 1000: 1}, 1, 0.2, 2, 300, 3, 2, 2000, 2, 200, 16, (1000,))
+QUICK = Scale(
+    1, 5, 3, 2048, {0: 3, 10: 3, 100: 2, 1000: 1}, 1, 0.2, 2, 300, 3, 2, 2000, 2, 200, 16, (1000,), 200, 2, 64
+)

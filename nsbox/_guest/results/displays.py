@@ -218,7 +218,11 @@ class Pyplot:
 
         def load(module: Any) -> None:
             execute(module)
-            module.show = self.show
+
+            def show(*arguments: Any, **options: Any) -> None:  # a function: pyplot sets its __signature__
+                self.show(*arguments, **options)
+
+            module.show = show
 
         spec.loader.exec_module = load  # type: ignore[method-assign]
         return spec

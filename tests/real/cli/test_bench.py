@@ -37,6 +37,9 @@ TINY = scale.Scale(
     turns=10,
     traffic_mib=1,
     connections=(30,),
+    snippets=6,
+    map_rounds=2,
+    kernel_mib=8,
 )
 
 needs_bwrap = needs.programs("bwrap")
@@ -212,7 +215,7 @@ def test_targets_name_rows_that_exist(tiny: parts.Bench) -> None:
     """Each target finds its rows in a full run (a misspelt one would be "not measured" for ever)."""
     names = {
         name: NAMES.get(name) or {row.name for row in bench.PARTS[name](tiny).rows}
-        for name in ("spawn", "overhead", "warm", "rate", "files", "hardening", "import", "front", "network")
+        for name in ("spawn", "overhead", "warm", "rate", "files", "hardening", "import", "front", "network", "python")
     }
     full = {2048: "2 GiB", 20: "20 MB"}
     assert {size: parts.size_name(size) for size in full} == full

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -18,6 +20,8 @@ import pytest
 from nsbox._python.branch import BranchCommand, Failed, Lost, pid_of, received
 from nsbox._python.wire import WireError
 
+STARTS = "sleep 1000 & echo $!; sleep 1000 & echo $!; wait $!"
+
 
 class Fake:
     """An interpreter that reports a real process as the branch."""
@@ -27,9 +31,10 @@ class Fake:
         fds = [os.dup(end.fileno()) for end in self.command.ends.theirs]
         self.told, self.line = (socket.socket(fileno=fd) for fd in fds)
         self.command.ends.give()
-        self.process = subprocess.Popen(["sleep", "1000"])
-        self.interpreter = subprocess.Popen(["sleep", "1000"])
-        self.pidfd, self.lifeline = (os.pidfd_open(one.pid) for one in (self.process, self.interpreter))
+        self.interpreter = subprocess.Popen(["sh", "-c", STARTS], stdout=subprocess.PIPE, text=True)
+        assert self.interpreter.stdout is not None
+        self.pids = [int(self.interpreter.stdout.readline()) for _ in range(2)]
+        self.pidfd, self.init, self.lifeline = map(os.pidfd_open, (*self.pids, self.interpreter.pid))
         self.says = os.open("/dev/null", os.O_RDONLY)
 
     def say(self, message: Any, fds: list[int] | None = None) -> None:
@@ -38,18 +43,20 @@ class Fake:
         self.told.sendmsg([data], rights)
 
     def start(self) -> None:
-        self.say({"started": 7}, [self.pidfd, self.lifeline, self.says])
+        self.say({"started": 7}, [self.pidfd, self.init, self.says])
         self.command.start(self.lifeline)
 
     def close(self) -> None:
         self.command.close()
         for end in (self.told, self.line):
             end.close()
-        for fd in (self.pidfd, self.lifeline, self.says):
+        for fd in (self.pidfd, self.init):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        for fd in (self.pidfd, self.init, self.lifeline, self.says):
             os.close(fd)
-        for one in (self.process, self.interpreter):
-            one.kill()
-            one.wait()
+        with self.interpreter:
+            self.interpreter.kill()
 
 
 @pytest.fixture
@@ -66,7 +73,7 @@ def fake() -> Iterator[Fake]:
 def test_a_branch_from_start_to_end(fake: Fake) -> None:
     """Its pid is the caller's number for it; its end is what the interpreter says."""
     fake.start()
-    assert (fake.command.pid, fake.command.init_pid) == (fake.process.pid, fake.interpreter.pid)
+    assert (fake.command.pid, fake.command.init_pid) == tuple(fake.pids)
     assert not fake.command.ends_within(0)
     assert not fake.command.try_wait(os.WNOHANG)
     fake.say({"ended": 3 << 8, "user_us": 10, "system_us": 20, "max_rss": 4096})
@@ -107,7 +114,7 @@ def test_it_gets_its_streams_and_its_code_in_one_piece(fake: Fake) -> None:
 )
 def test_a_start_that_makes_no_sense(fake: Fake, message: Any) -> None:
     """It isn't a start: the caller looks for another branch, and keeps no descriptor of this one."""
-    fake.say(message, [fake.pidfd, fake.lifeline, fake.says])
+    fake.say(message, [fake.pidfd, fake.init, fake.says])
     with pytest.raises(Lost):
         fake.command.start(fake.lifeline)
 
@@ -166,10 +173,35 @@ def test_signals_reach_the_process_and_no_other(fake: Fake) -> None:
     """A signal goes by the pidfd; after the end it goes nowhere."""
     fake.start()
     fake.command.signal(signal.SIGTERM)
-    assert fake.process.wait(10) == -signal.SIGTERM
+    assert select.select([fake.pidfd], [], [], 10)[0]
     fake.command.signal(signal.SIGTERM)
-    with pytest.raises(Lost):
-        pid_of(fake.pidfd)
+
+
+@pytest.mark.parametrize("whose", ["this one", "another child", "init"])
+def test_another_process_as_the_branch(fake: Fake, whose: str) -> None:
+    """What it reports must descend from it. No signal goes anywhere else, nor is a process moved to a cgroup."""
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        pidfd = os.pidfd_open({"this one": os.getpid(), "another child": other.pid, "init": 1}[whose])
+        for fds in ([pidfd, fake.init], [fake.pidfd, pidfd], [pidfd]):
+            fake.say({"started": 7}, [*fds, fake.says])
+            with pytest.raises(Lost):
+                fake.command.start(fake.lifeline)
+            fake.command.signal(signal.SIGKILL)
+        os.close(pidfd)
+        time.sleep(0.05)
+        assert other.poll() is None
+        other.kill()
+
+
+def test_pid_of_a_process_that_has_gone(fake: Fake) -> None:
+    """Its number is another one's by then, or nobody's; so it is for what it must descend from."""
+    assert pid_of(fake.pidfd, fake.lifeline) == fake.pids[0]
+    fake.interpreter.kill()
+    fake.interpreter.wait()
+    with pytest.raises(Lost, match="ended"):
+        pid_of(fake.pidfd, fake.lifeline)
+    with pytest.raises(Lost, match="ended"):
+        pid_of(fake.lifeline, fake.pidfd)
 
 
 def test_threads_wait_for_one_end(fake: Fake) -> None:

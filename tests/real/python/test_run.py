@@ -293,7 +293,6 @@ def test_wishes_that_make_no_sense(box: Sandbox, options: dict[str, Any], error:
     [
         {"backend": "landlock", "best_effort": BEST_EFFORT},
         {"kill_on_exit": False},
-        {"network": ["example.org"]},
         {"backend": "passthrough", "require": "nothing"},
     ],
 )

@@ -13,7 +13,9 @@ class Branch(ctypes.Structure):
         ("relay_id", ctypes.c_uint64),
         *((name, ctypes.c_int32) for name in ("init_pid", "init_pidfd", "says_fd", "setup_fd", "error", "op")),
         ("step", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("n_mounts", ctypes.c_uint32),
+        ("mounts", ctypes.c_int32 * 16),
+        ("detail", ctypes.c_char * 64),
     )
 
 
@@ -28,8 +30,11 @@ class Failed(Exception):
 class Running:
     """A branch that runs a function; its result is JSON in a pipe."""
 
-    def __init__(self, driver, function, net_fd=-1):
+    def __init__(self, driver, function, net_fd=-1, mounts=(), relay=(-1, 0)):
         self.b = driver.new(net_fd)
+        self.b.n_mounts, self.b.relay_fd, self.b.relay_id = len(mounts), *relay
+        for i, fd in enumerate(mounts):
+            self.b.mounts[i] = fd
         driver.begin(self.b)
         self.pipe, write = os.pipe()
         try:
@@ -116,9 +121,9 @@ class Driver:
         self.lifeline = os.pidfd_open(os.getpid())
         self.own = os.open("/proc/self/ns/pid", os.O_RDONLY)
 
-    def branch(self, function, net_fd=-1):
+    def branch(self, function, net_fd=-1, mounts=(), relay=(-1, 0)):
         """Run a function in a branch; return what it returns."""
-        answer = Running(self, function, net_fd).wait()
+        answer = Running(self, function, net_fd, mounts, relay).wait()
         if "value" not in answer:
             raise RuntimeError(json.dumps(answer))
         return answer["value"]

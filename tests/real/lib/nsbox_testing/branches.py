@@ -20,10 +20,29 @@ from nsbox._core.command import Result
 from nsbox._core.request import Blob, request_for
 from nsbox._lookup.host import host_for
 from nsbox._plan.capabilities import Capabilities
+from nsbox._python.mounts.layers import Layers, overlaid_of
+from nsbox._python.mounts.overlay import Overlaid
 from nsbox._python.plan import BranchPlans, nested, plans
 from nsbox._spawn.prepare import Prepared, prepare
 from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Keeper, Way
+
+LOOK = """
+def status():
+    with open("/proc/self/status") as file:
+        return dict(line.rstrip("\\n").split(":\\t", 1) for line in file if ":\\t" in line)
+
+def tries(function):
+    try:
+        function()
+    except OSError as error:
+        return error.errno
+    return 0
+
+def processes():
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+"""
+"""What the code in branches may call to look at itself, to be put before it."""
 
 DRIVER = (Path(__file__).parent / "branch_driver.py").read_text()
 
@@ -45,12 +64,21 @@ class _Interpreter(Keeper):
         return self._way
 
 
-def plans_of(policy: nsbox.Policy) -> BranchPlans:
+def plans_of(policy: nsbox.Policy, overlaid: Overlaid | None = None) -> BranchPlans:
     """Return the plans of a policy's interpreter and branches, on this machine."""
     host = host_for(policy)
     prepared = prepare(policy, host)
     other = nested(policy)
-    return plans(prepared.plan, prepared.ops, _backends.compile_policy(other, host_for(other)).programs)
+    return plans(prepared.plan, prepared.ops, _backends.compile_policy(other, host_for(other)).programs, overlaid)
+
+
+def layers_of(policy: nsbox.Policy) -> tuple[Overlaid, Layers]:
+    """Return which directories of a policy are overlaid in branches, and what makes the overlays."""
+    host = host_for(policy)
+    prepared = prepare(policy, host)
+    overlaid = overlaid_of(prepared)
+    size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
+    return overlaid, Layers(prepared, host, overlaid.places, size)
 
 
 def keeper(policy: nsbox.Policy, made: BranchPlans) -> Keeper:
@@ -90,14 +118,16 @@ def interpreter(
     python: Sequence[str] = (sys.executable,),
     pass_fds: Sequence[int] = (),
     more_capabilities: int = 0,
+    overlaid: Overlaid | None = None,
     **options: Any,
 ) -> Iterator[nsbox.Popen[str]]:
     """Yield a running interpreter with this code, whose output is a pipe.
 
     start: in a pid namespace of its own.
     more_capabilities: bits of what it has besides.
+    overlaid: as from layers_of().
     """
-    made = plans_of(policy)
+    made = plans_of(policy, overlaid)
     own = made.interpreter.capabilities
     assert own is not None
     mask = own.permitted | more_capabilities
