@@ -17,7 +17,7 @@ typedef struct nsbox_branch {
     int32_t image_fd;    /* the init image */
     int32_t lifeline_fd; /* a pidfd of the process that begins the branch: everything ends with that */
     int32_t pid_fd;      /* that process's own pid namespace, where its next children will be; or -1: nobody's */
-    int32_t user_fd;     /* a descriptor that the branch closes, or -1; nothing else is done with it */
+    int32_t spare;       /* 0 */
     int32_t net_fd;      /* a ready net namespace to be joined instead of making one; or -1 */
     int32_t relay_fd;    /* a socket to the relay (net/wire.h), which is sent the branch's net namespace; or -1 */
     uint64_t relay_id;   /* the branch's id there */

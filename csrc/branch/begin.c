@@ -152,12 +152,6 @@ int32_t nsbox_branch_end(nsbox_branch *b, int32_t has_forked)
     return ret < 0 ? fail(b, step, ret) : 0;
 }
 
-int32_t nsbox_branch_users(nsbox_branch *b)
-{
-    b->op = -1;
-    return sys_openat(AT_FDCWD, "/proc/self/ns/user", O_RDONLY, 0);
-}
-
 /* What keeps a fork's siblings out: <linux/landlock.h>. */
 enum { SCOPED_ABI = 6, SCOPE_ABSTRACT = 1, SCOPE_SIGNAL = 2 };
 

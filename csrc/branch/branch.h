@@ -11,9 +11,6 @@
 /* What the library shows; everything else in it is hidden. */
 #define NSBOX_API __attribute__((visibility("default")))
 
-/* Nobody needs this: each branch makes a user namespace of its own. It returns a descriptor of the caller's. */
-NSBOX_API int32_t nsbox_branch_users(nsbox_branch *b);
-
 /* Before fork(2): makes a pid namespace and its pid 1, in which the next child will be. On error nothing is left. */
 NSBOX_API int32_t nsbox_branch_begin(nsbox_branch *b);
 

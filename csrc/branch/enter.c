@@ -64,7 +64,7 @@ static void set_up(struct entry *e, const nsbox_branch *branch)
 /* Closes what is the interpreter's. With these, a branch could end it, or enter its namespaces. */
 static void close_interpreters(nsbox_branch *b)
 {
-    int32_t *all[] = {&b->image_fd, &b->lifeline_fd, &b->pid_fd,     &b->user_fd, &b->net_fd,
+    int32_t *all[] = {&b->image_fd, &b->lifeline_fd, &b->pid_fd,     &b->net_fd,
                       &b->relay_fd, &b->setup_fd,    &b->init_pidfd, &b->says_fd};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
         if (*all[i] >= 0)

@@ -73,14 +73,6 @@ class Branch:
         self._ending = Ending(namespace)
         self._forks = forks
         self._is_kernel = False
-        os.register_at_fork(after_in_child=self._lose)
-
-    def _lose(self) -> None:
-        """In a fork: have no line. A fork of a kernel gets another one, one of foreign code none."""
-        try:
-            self._line.close()
-        except (LostError, OSError):
-            pass
 
     def serve(self) -> NoReturn:
         """Wait for frames, and do what they say, until the end."""
@@ -130,10 +122,7 @@ class Branch:
         """Run code; send the reply, after all output of the code; end a branch that has run it."""
         if self._is_kernel:
             interrupts.renew()
-        stdin = start.replaced_stdin(self._line) if frame.get("stdin") else None
         reply, error = self._runs.run(frame)
-        if stdin is not None:
-            interrupts.call(start.restore_stdin, stdin)
         if reply is None:
             self._leave(self._ending.report(error, self._runs.told(error) if error is not None else None))
         is_last = not self._is_kernel or reply["exit"] is not None

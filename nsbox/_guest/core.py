@@ -28,7 +28,7 @@ class Parameters(ctypes.Structure):
         ("image_fd", ctypes.c_int32),
         ("lifeline_fd", ctypes.c_int32),
         ("pid_fd", ctypes.c_int32),
-        ("user_fd", ctypes.c_int32),
+        ("spare", ctypes.c_int32),
         ("net_fd", ctypes.c_int32),
         ("relay_fd", ctypes.c_int32),
         ("relay_id", ctypes.c_uint64),
@@ -86,7 +86,6 @@ class Core:
             struct.pack_into("=Q", content, position, start + offset + target)
         ctypes.memmove(start + offset, bytes(content), len(content))
         self._request = start + offset
-        self.user_fd = -1
         self.lifeline_fd = -1
         self.pid_fd = -1
 
@@ -97,7 +96,7 @@ class Core:
         relay: a socket to the relay of its network list, and its number there; (-1, 0): there is no list.
         """
         p = Parameters(request=self._request, image_fd=self._image_fd, lifeline_fd=self.lifeline_fd)
-        p.pid_fd, p.user_fd = self.pid_fd, self.user_fd
+        p.pid_fd = self.pid_fd
         p.net_fd = -1
         p.relay_fd, p.relay_id = relay
         p.n_mounts = len(mounts)
@@ -131,7 +130,7 @@ class Core:
 
     def close(self, p: Parameters) -> None:
         """In a branch: close what belongs to the interpreter."""
-        fds = (self._image_fd, self.lifeline_fd, self.pid_fd, self.user_fd, p.init_pidfd, p.says_fd, p.setup_fd)
+        fds = (self._image_fd, self.lifeline_fd, self.pid_fd, p.init_pidfd, p.says_fd, p.setup_fd)
         for fd in fds:
             if fd >= 0:
                 try:

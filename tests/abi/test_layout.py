@@ -18,6 +18,7 @@ from nsbox._core import buffers, call, darwin, entry, request
 from nsbox._core import wire as core_wire
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
+from nsbox._guest import core as guest_core
 from nsbox._kept import session, session_command, tree
 from nsbox._layout import layout
 from nsbox._spawn import failure, seatbelt, start
@@ -119,9 +120,10 @@ def test_no_hidden_padding(name: str) -> None:
     assert at == core_abi.ffi.sizeof(name)
 
 
-def test_branch_of_an_interpreter() -> None:
+@pytest.mark.parametrize("mirror", [branch_driver.Branch, guest_core.Parameters])
+def test_branch_of_an_interpreter(mirror: object) -> None:
     """An interpreter, which knows nothing of cffi, describes a branch by the same fields."""
-    kind = branch_driver.Branch
+    kind: Any = mirror
     fields = [(name, getattr(kind, name).offset, getattr(kind, name).size) for name, *_ in kind._fields_]
     assert fields == struct_fields("nsbox_branch")
     assert ctypes.sizeof(kind) == core_abi.ffi.sizeof("nsbox_branch")

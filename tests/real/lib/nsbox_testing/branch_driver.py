@@ -9,7 +9,7 @@ import sys
 class Branch(ctypes.Structure):
     _fields_ = (
         ("request", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("image_fd", "lifeline_fd", "pid_fd", "user_fd", "net_fd", "relay_fd")),
+        *((name, ctypes.c_int32) for name in ("image_fd", "lifeline_fd", "pid_fd", "spare", "net_fd", "relay_fd")),
         ("relay_id", ctypes.c_uint64),
         *((name, ctypes.c_int32) for name in ("init_pid", "init_pidfd", "says_fd", "setup_fd", "error", "op")),
         ("step", ctypes.c_uint32),
@@ -99,7 +99,7 @@ class Driver:
         self.own = self.lifeline = -1
 
     def new(self, net_fd=-1):
-        return Branch(ctypes.addressof(self.request), self.image, self.lifeline, self.own, -1, net_fd, -1)
+        return Branch(ctypes.addressof(self.request), self.image, self.lifeline, self.own, 0, net_fd, -1)
 
     def begin(self, b):
         if self.library.nsbox_branch_begin(ctypes.byref(b)) < 0:
