@@ -65,9 +65,9 @@ class ForkCommand(BranchCommand):
 class ForkProcess:
     """The process of a kernel that is a fork of another one."""
 
-    def __init__(self, command: ForkCommand, limits: Mapping[str, tuple[int, int]]) -> None:
-        """Give it its streams, so that it can begin. Raises OSError and Lost."""
-        self._command, self._limits, self._began = command, dict(limits), time.monotonic()
+    def __init__(self, command: ForkCommand, limits: dict[str, tuple[int, int]]) -> None:
+        """Give it its streams, so that it can begin. limits: its kernel's. Raises OSError and Lost."""
+        self._command, self.limits, self._began = command, limits, time.monotonic()
         self._is_late = self._is_closed = False
         self._lock = RLock()  # its kernel's thread may end it too
         self._pidfd = command.owners[0].fileno()
@@ -151,7 +151,7 @@ class ForkProcess:
             user=0.0 if used is None else used.user_us / 1e6,
             system=0.0 if used is None else used.system_us / 1e6,
             max_rss=0 if used is None else used.max_rss,
-            cause="unknown" if status is None else cause(code, self._is_late, self._limits, seconds),
+            cause="unknown" if status is None else cause(code, self._is_late, self.limits, seconds),
             is_complete=False,
         )
         return code, usage
@@ -241,13 +241,8 @@ def check_count(n: object) -> None:
         raise ValueError(f"n is {n}, must be from 1 to {_MOST}")
 
 
-def forked(
-    kernel: KernelProcess, exchange: KernelExchange, number: int, limits: Mapping[str, tuple[int, int]]
-) -> ForkProcess:
-    """Let a kernel fork, and return the fork. number: of this request. limits: as Usage needs them.
-
-    Raises ForkError and OSError.
-    """
+def forked(kernel: KernelProcess, exchange: KernelExchange, number: int) -> ForkProcess:
+    """Let a kernel fork, and return the fork. number: of this request. Raises ForkError and OSError."""
     command = ForkCommand()
     try:
         kernel.line.begin(number, frame({"op": "fork", "id": number}), [end.fileno() for end in command.ends.theirs])
@@ -263,7 +258,7 @@ def forked(
         if "forked" not in reply:
             raise _failure(reply)
         command.begin(kernel.fileno(), kernel.pidfd)
-        return ForkProcess(command, limits)
+        return ForkProcess(command, kernel.limits)
     except Lost as error:
         command.close()
         raise ForkError(str(error)) from None

@@ -284,7 +284,7 @@ class PythonKernel:
                     self._exchange.begin(self._pending)
                     for _ in range(n):
                         self._number += 1
-                        fork = forked(process, self._exchange, self._number, self._limits)
+                        fork = forked(process, self._exchange, self._number)
                         self._forks.add(fork)
                         made.append(self._one(fork))
             except BaseException:
@@ -296,10 +296,6 @@ class PythonKernel:
 
     def _one(self, process: KernelProcess) -> PythonKernel:
         return PythonKernel(self._start, self._policy, self._scrubber, family=self._family, process=process)
-
-    @property
-    def _limits(self) -> Mapping[str, tuple[int, int]]:
-        return {}
 
     # ---- its end
 
