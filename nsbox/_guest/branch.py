@@ -122,7 +122,10 @@ class Branch:
         """Run code; send the reply, after all output of the code; end a branch that has run it."""
         if self._is_kernel:
             interrupts.renew()
+        stdin = start.replaced_stdin(self._line) if frame.get("stdin") else None
         reply, error = self._runs.run(frame)
+        if stdin is not None:
+            interrupts.call(start.restore_stdin, stdin)
         try:
             self._reply(reply, error)
         finally:
