@@ -89,8 +89,14 @@ class Stamps:
         return any(_file(path, follows=follows) != file for (path, follows), file in self._sources.items())
 
     def differ(self, pid: int) -> bool:
-        """Return whether what was mounted on files of the host isn't there any more, as a process sees it."""
-        return self._seen(pid, self._found) != self._found
+        """Return whether what was mounted on files of the host isn't there any more, as a process sees it.
+
+        Raises OSError if the process has ended.
+        """
+        if self._seen(pid, self._found) == self._found:
+            return False
+        os.stat(f"/proc/{pid}/root")  # nothing can be seen by one that has ended
+        return True
 
     def _seen(self, pid: int, dests: Iterable[str]) -> dict[str, tuple[int, int] | None]:
         return {dest: _file(f"/proc/{pid}/root{dest}") for dest in dests}

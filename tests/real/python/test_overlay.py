@@ -139,6 +139,8 @@ names = (".env", "key.pem", "deep/er/secret", "kept/secret", "kept/secret/x", "l
         (workspace / "later").write_text("secret")
         assert value(py, "1") == 1
         assert value(py, code) == [[*hidden, "deep/er/plain"], ["deep", "kept"], ["plain"], []]
+        (workspace / "late.pem").write_text("secret")  # as a pattern says
+        assert value(py, "tried(lambda: open('late.pem').read())") == errno.ENOENT
         assert value(py, "open('.env', 'w').write('mine'); open('.env').read()") == "mine"
     assert (workspace / ".env").read_text() == ".env"
 
