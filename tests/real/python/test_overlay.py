@@ -37,7 +37,7 @@ def py(box: Sandbox) -> Python:
 def value(py: Python, code: str, **options: Any) -> Any:
     """Return the value of code in a branch."""
     result = py.run(code, **options)
-    assert result.returncode == 0, result
+    assert result.returncode == 0 and not result.why, result
     return result.value
 
 
