@@ -29,12 +29,13 @@ def other_threads() -> list[str]:
     return found + ([f"{unseen} of the module _thread's"] if unseen > 0 else [])
 
 
-def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
-    """Send a message, unless nobody listens."""
+def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> bool:
+    """Send a message; return whether it went, so False if nobody listens, or no more descriptors may be in flight."""
     try:
         told.sendmsg([encode(message).encode("ascii")], _rights(fds), socket.MSG_NOSIGNAL)
     except OSError:
-        pass
+        return False
+    return True
 
 
 def _rights(fds: list[int]) -> list[tuple[int, int, bytes]]:
@@ -87,7 +88,8 @@ class Children:
         child = _Child(pid, told, init_pidfd)
         self._children[child.pidfd] = child
         self._poll.register(child.pidfd, select.POLLIN)
-        tell(told, {"started": pid}, [fd for fd in (child.pidfd, init_pidfd, says_fd) if fd >= 0])
+        if not tell(told, {"started": pid}, [fd for fd in (child.pidfd, init_pidfd, says_fd) if fd >= 0]):
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)  # its caller would wait for it: now it learns the end
 
     def wait(self, fd: int) -> bool:
         """Wait until something can be read from a descriptor, or a child ends; return whether it's the first."""

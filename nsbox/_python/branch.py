@@ -146,6 +146,8 @@ class BranchCommand:
         if "failed" in message:
             number, step, op = (number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op"))
             raise Failed(number, step, op, str(message.get("detail", ""))[:64])
+        if "ended" in message:
+            raise Lost("it ended before it could be reported: perhaps too many descriptors are in flight")
         number_in(message, "started", 1, 1 << 30)
         if len(self.owners) != 3:
             os.close(os.dup(self._told.fileno()))  # raises EMFILE: then the kernel has dropped what came
