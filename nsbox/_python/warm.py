@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # which would count outside too. io_uring makes these calls as well.
 _ATTRIBUTES = Rule(("setxattr", "lsetxattr", "fsetxattr", "setxattrat"), 95)  # EOPNOTSUPP
 _RINGS = Rule(("io_uring_setup",), 38)  # ENOSYS
+# A mount point can't be renamed where something is mounted on it (mount_namespaces(7)). All that the policy mounts is
+# locked there, and stays as long as nothing is unmounted as a whole: otherwise a directory that is hidden could get
+# another name, under which a later command would see it.
+_UNMOUNTS = Rule(("pivot_root", "umount2", "umount"), 1)  # EPERM
 
 
 @frozen
@@ -52,10 +56,11 @@ def _check_root(policy: Policy, plan: Plan) -> None:
 def _programs(policy: Policy, plan: Plan) -> tuple[Program, ...]:
     other = nested(policy)
     programs = _backends.compile_policy(other, host_for(other)).programs
-    if not plan.kernel_id or policy.nested:
+    if policy.nested or plan.map_root:
         return programs
+    rules = (_UNMOUNTS, _ATTRIBUTES, _RINGS) if plan.kernel_id else (_UNMOUNTS,)
     is_compatible = policy.filter.base == "off" and not policy.filter.rules
-    return (*programs, Program((_ATTRIBUTES, _RINGS), with_compatible=is_compatible))
+    return (*programs, Program(rules, with_compatible=is_compatible))
 
 
 def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -> Warm:

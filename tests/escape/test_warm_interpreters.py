@@ -193,3 +193,36 @@ def test_control_the_hosts_settings() -> None:
         pytest.skip("this uid 0 isn't the kernel's")
     with Sandbox(Policy.host()) as box:
         assert box.python(setup=SETTINGS).run("found").value is True
+
+
+UNMOUNTED = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def steps():
+    yield "unshare", libc.unshare(0x20000)
+    yield "bind", libc.mount(b"/usr", b"/tmp", None, 0x1000 | 0x4000, None)
+    os.chdir("/tmp")
+    yield "pivot_root", libc.syscall(NUMBER, b".", b".")
+    yield "umount2", libc.umount2(b".", 2)
+reader, writer = os.pipe()
+if not os.fork():  # a mount namespace of its own, so that the interpreter stays what it is
+    failed = next((f"{name}: {os.strerror(ctypes.get_errno())}" for name, status in steps() if status < 0), "nothing")
+    os.write(writer, failed.encode())
+    os._exit(0)
+os.wait()
+problem = os.read(reader, 100).decode()
+os.close(reader)
+os.close(writer)
+"""
+NUMBERS = {"x86_64": 155, "aarch64": 41}  # of pivot_root(2)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_nothing_is_unmounted(workspace: Path, nested: bool) -> None:
+    """What is mounted over hidden files stays there, so that they can't be renamed. Control: nested=True allows it."""
+    setup = UNMOUNTED.replace("NUMBER", str(NUMBERS[os.uname().machine]))
+    policy = Policy.workspace(workspace, nested=nested)
+    with Sandbox(policy) as box:
+        found = box.python(setup=setup).run("print(problem)")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == ("nothing\n" if nested else "pivot_root: Operation not permitted\n")
