@@ -13,6 +13,7 @@ truncated: which of repr, mime, displays and so on miss something.
 from __future__ import annotations
 
 import builtins
+import mmap
 import os
 from typing import Any
 
@@ -44,9 +45,14 @@ class Runs:
         self.displays = displays
         self.execution = Execution(namespace)
         self.pid = _getpid()
-        self._ballast: bytearray | None = bytearray(1 << 20)  # room for the report of a MemoryError
+        # Room for the report of a MemoryError. Nothing is written there: each page would cost each branch a fault.
+        self._ballast: mmap.mmap | None = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)
         self._own = dict(_builtins)
         self._ids = tuple(map(id, _builtins.values()))
+
+    def take(self) -> None:
+        """Belong to this process. It is made before the fork, since to look at all builtins costs a fork 100 faults."""
+        self.pid = _getpid()
 
     def run(self, frame: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
         """Run a frame's code; return the reply, and what the code has raised.
