@@ -54,10 +54,7 @@ class BranchLine:
         return bool(self._rest)
 
     def write(self) -> None:
-        """Send what there is room for. Raises OSError if descriptors can't go over: too many of this user's are on the way.
-
-        Then nothing was sent.
-        """
+        """Send what there is room for. Raises OSError if too many descriptors of this user are on their way already."""
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", self._fds))] if self._fds else []
         try:
             self._rest = self._rest[self._line.sendmsg([self._rest[:_CHUNK]], rights, _socket.MSG_NOSIGNAL) :]
