@@ -126,6 +126,12 @@ class Branch:
         reply, error = self._runs.run(frame)
         if stdin is not None:
             interrupts.call(start.restore_stdin, stdin)
+        try:
+            self._reply(reply, error)
+        finally:
+            del error  # as in interrupts.py
+
+    def _reply(self, reply: dict[str, Any] | None, error: BaseException | None) -> None:
         if reply is None:
             self._leave(self._ending.report(error, self._runs.told(error) if error is not None else None))
         is_last = not self._is_kernel or reply["exit"] is not None

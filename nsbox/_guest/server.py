@@ -209,9 +209,17 @@ class Server:
         fds = received(control)
         if not data:
             return False
-        message = json.loads(data)
-        mounts, relay = message.get("mounts", 0), message.get("relay")
-        if len(fds) == 2 + mounts + (relay is not None) and mounts <= MOST_MOUNTS:
+        try:
+            message = json.loads(data)
+            mounts, relay = message.get("mounts", 0), message.get("relay")
+        except (ValueError, AttributeError):  # no JSON, or no dict: as if it had come without descriptors
+            mounts, relay = -1, None
+        if (
+            type(mounts) is int
+            and mounts >= 0
+            and len(fds) == 2 + mounts + (relay is not None)
+            and mounts <= MOST_MOUNTS
+        ):
             self._branch(fds, fds[2 : 2 + mounts], (-1, 0) if relay is None else (fds[-1], relay))
         else:
             for fd in fds:
