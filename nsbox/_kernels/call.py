@@ -75,7 +75,7 @@ class KernelCall:
 
     def begin(self, process: KernelProcess, number: int, scrubber: Scrubber | None) -> None:
         """Send it. Raises OSError if there is no descriptor or memory for its input."""
-        self.began = time.monotonic()
+        began = time.monotonic()
         sinks = (None, None) if self._sink is None else (partial(self._sink, "stdout"), partial(self._sink, "stderr"))
         first, second = (Output(self._most, None if scrubber is None else scrubber.another(), one) for one in sinks)
         self.outputs = first, second
@@ -83,12 +83,14 @@ class KernelCall:
         if self._input is None:
             process.line.begin(number, data)
             process.line.write()
+            self.began = began
             return
         file = sealed("nsbox-input", self._input, 0o444, "a kernel's stdin")
         try:
             os.lseek(file, 0, os.SEEK_SET)
             process.line.begin(number, data, (file,))
             process.line.write()  # an idle kernel's socket has room for the first byte, with which the file goes
+            self.began = began
         finally:
             os.close(file)
 

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import time
+import weakref
 
 from nsbox._base.errors import ForkError, KillError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 60.0  # seconds until a fork exists: the machine may be very busy
 _REAPED = 5.0  # seconds until it is known how a fork has ended that has ended
+_SOON = 0.2  # the same if it was killed here: then only what it has used isn't known
 _ROUNDS = 100  # of looking for what a fork has started
 _LOST = 255  # stands for a status that isn't known
 _MOST = 1000  # forks of one call
@@ -68,7 +70,8 @@ class ForkProcess:
     def __init__(self, command: ForkCommand, limits: dict[str, tuple[int, int]]) -> None:
         """Give it its streams, so that it can begin. limits: its kernel's. Raises OSError and Lost."""
         self._command, self.limits, self._began = command, limits, time.monotonic()
-        self._is_late = self._is_closed = False
+        self._is_late = self._is_closed = self._has_killed = False
+        self.forks: weakref.WeakSet[ForkProcess] = weakref.WeakSet()
         self._lock = RLock()  # its kernel's thread may end it too
         self._pidfd = command.owners[0].fileno()
         self._owners: list[Owner] = []
@@ -128,6 +131,9 @@ class ForkProcess:
                 self._kill()
 
     def _kill(self) -> None:
+        for fork in tuple(self.forks):
+            fork.kill(is_late=False)
+        self._has_killed = self._has_killed or not self.has_ended()
         kill = kills.Kill()
         below = _end_descendants(self._pidfd, self.pid)
         self._command.signal(signal.SIGKILL)
@@ -140,9 +146,11 @@ class ForkProcess:
 
     def outcome(self) -> tuple[int, Usage | None]:
         """Return how it has ended, and what it has used itself."""
-        command, until = self._command, time.monotonic() + _REAPED
+        command, until = self._command, time.monotonic() + (_SOON if self._has_killed else _REAPED)
         while (status := self._status()) is None and time.monotonic() < until:
             time.sleep(0.001)
+        if status is None and self._has_killed:  # nobody reaps what was adopted by a fork above
+            status = int(signal.SIGKILL)
         code = _LOST if status is None else os.waitstatus_to_exitcode(status)
         used = command.used
         seconds = 0.0 if used is None else (used.user_us + used.system_us) / 1e6
@@ -178,11 +186,14 @@ class ForkProcess:
 
 
 def _status_of_zombie(pid: int) -> int | None:
-    """Return the wait status of a process that has ended and wasn't reaped; None if it isn't one."""
+    """Return the wait status of a process that has ended and wasn't reaped; None if it isn't one, or that isn't known.
+
+    The kernel says 0 to a reader that may not know it (proc_pid_stat(5)), and 0 for a process that has exited with 0.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         if fields[0] == b"Z":
-            return int(fields[49])  # exit_code: proc_pid_stat(5)
+            return int(fields[49]) or None  # exit_code
     return None
 
 

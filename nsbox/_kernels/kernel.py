@@ -87,7 +87,6 @@ class PythonKernel:
         self._fate: Fate | None = None
         self._number = 0
         self._creator = os.getpid()
-        self._forks: weakref.WeakSet[KernelProcess] = weakref.WeakSet()
         self._family: weakref.WeakSet[PythonKernel] = weakref.WeakSet() if family is None else family
         self._settle(start() if process is None else process)
         self._family.add(self)
@@ -245,7 +244,7 @@ class PythonKernel:
     def _recover(self, call: KernelCall) -> None:
         """After an error within a call, interrupt the code; if that doesn't end it, kill the kernel."""
         process = self._process
-        if process is None or process.line.reply is not None or not call.began:
+        if process is None or not call.began or (process.line.reply is not None and not call.has_signalled):
             return
         with self._heard(process):
             process.signal(signal.SIGINT)
@@ -285,7 +284,7 @@ class PythonKernel:
                     for _ in range(n):
                         self._number += 1
                         fork = forked(process, self._exchange, self._number)
-                        self._forks.add(fork)
+                        process.forks.add(fork)
                         made.append(self._one(fork))
             except BaseException:
                 for kernel in made:
@@ -307,7 +306,7 @@ class PythonKernel:
         was_alive = not process.has_ended()
         reader().remove(process.pipes)
         process.kill(is_late=is_late)
-        for fork in tuple(self._forks):
+        for fork in tuple(process.forks):  # of a fork that has exited by itself
             fork.kill(is_late=False)
         self._exchange.drain_rest()
         status, usage = process.outcome()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._lifetime.usage import Usage
@@ -11,6 +12,8 @@ from nsbox._lifetime.usage import Usage
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from nsbox._base.owners import Owner
+    from nsbox._kernels.forks import ForkProcess
     from nsbox._popen.popen import Popen
     from nsbox._python.branch import BranchCommand
     from nsbox._python.line import BranchLine
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
         line: BranchLine
         pipes: tuple[int, int]
+        forks: weakref.WeakSet[ForkProcess]
 
         @property
         def limits(self) -> dict[str, tuple[int, int]]:
@@ -55,11 +59,14 @@ if TYPE_CHECKING:
 class BranchProcess:
     """A branch of the interpreter, in namespaces of its own."""
 
-    def __init__(self, process: Popen[bytes], branch: BranchCommand, line: BranchLine) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    def __init__(
+        self, process: Popen[bytes], branch: BranchCommand, line: BranchLine, outputs: tuple[Owner, Owner]
+    ) -> None:
+        """Hold them. outputs: the reading ends of stdout and stderr."""
         self._process, self._branch, self.line = process, branch, line
-        self.pipes = (process.stdout.fileno(), process.stderr.fileno())
+        self._outputs = outputs
+        self.forks: weakref.WeakSet[ForkProcess] = weakref.WeakSet()
+        self.pipes = (outputs[0].fileno(), outputs[1].fileno())
 
     @property
     def limits(self) -> dict[str, tuple[int, int]]:
@@ -102,9 +109,8 @@ class BranchProcess:
 
     def close(self) -> None:
         """Close its descriptors."""
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        for output in self._outputs:
+            output.close()
 
 
 class Clock:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
 
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._base.owners import opened
+from nsbox._base.owners import high, opened, own
 from nsbox._calls import environment
 from nsbox._kernels.exchange import KernelExchange
 from nsbox._kernels.idle import Pending
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from nsbox._base.owners import Owner
     from nsbox._leaks.scrub import Scrubber
     from nsbox._policy.policy import Policy
     from nsbox._python.supply import Supply
@@ -54,23 +54,20 @@ def begun(supply: Supply, policy: Policy, wish: KernelWish) -> BranchProcess:
     way = BranchWay(policy, supply, b"", [""], is_kernel=True)
     keeper: Any = BranchKeeper(way)
     cwd = None if wish.cwd is None else absolute(os.path.join(policy.workdir or "", wish.cwd))
-    nothing = opened(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        process: Popen[bytes] = Popen(
-            ["python"],
-            policy=keeper,
-            stdin=nothing.fileno(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            cwd=cwd,
-            env=environment.environment(policy, None, wish.env),
-        )
-    finally:
-        nothing.close()
+    # Popen's own pipes would be lost if there is no descriptor for the last of them.
+    owners: list[Owner] = []
+    own(os.pipe(), owners)
+    own(os.pipe(), owners)
+    owners.append(opened(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    out, out_end, err, err_end, nothing = (high(owner) for owner in owners)
+    env = environment.environment(policy, None, wish.env)
+    streams: Any = {"stdin": nothing.fileno(), "stdout": out_end.fileno(), "stderr": err_end.fileno()}
+    process: Popen[bytes] = Popen(["python"], policy=keeper, cwd=cwd, env=env, **streams)
+    for owner in (nothing, out_end, err_end):
+        owner.close()
     assert way.line is not None
     assert way.branch is not None
-    made = BranchProcess(process, way.branch, way.line)
+    made = BranchProcess(process, way.branch, way.line, (out, err))
     try:
         _await_begin(made, policy, cwd)
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket  # as in _base.descriptors
 import array
+import errno
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._python.wire import Frames, WireError
@@ -57,15 +58,17 @@ class BranchLine:
         return bool(self._rest)
 
     def write(self) -> None:
-        """Send what there is room for."""
+        """Send what there is room for. Raises OSError if too many descriptors of this user are on their way already."""
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", self._fds))] if self._fds else []
         try:
             self._rest = self._rest[self._line.sendmsg([self._rest[:_CHUNK]], rights, _socket.MSG_NOSIGNAL) :]
             self._fds = ()
         except BlockingIOError:
             return
-        except OSError:  # it has ended, or has closed it
-            self._rest = memoryview(b"")
+        except OSError as error:  # it has ended, or has closed it
+            self._rest, self._fds = memoryview(b""), ()
+            if error.errno == errno.ETOOMANYREFS:
+                raise
 
     def read(self) -> None:
         """Read what there is."""

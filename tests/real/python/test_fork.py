@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -251,13 +252,31 @@ def attack(pid):
 
 
 def test_two_hundred_at_once(kernel: PythonKernel) -> None:
-    """They share memory; each has its own state."""
+    """They share memory; each has its own state, and costs this process five descriptors."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
     forks = kernel.fork(200)
     try:
         for number, fork in enumerate(forks):
             assert fork.run(f"x.append({number}); sum(x)").value == number + 1
     finally:
         kernel.close()
+        for fork in forks:
+            fork.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_lack_of_descriptors(kernel: PythonKernel) -> None:
+    """It is an error; the forks that were made are closed, and the kernel goes on."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, limits[1]))
+    try:
+        with pytest.raises((OSError, ForkError)):
+            kernel.fork(20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert kernel.run("x").value == [1]
+    assert kernel.fork()[0].run("x").value == [1]
 
 
 def test_a_lack_of_processes(workspace: Any) -> None:
