@@ -71,11 +71,13 @@ class PythonKernel:
         *,
         family: weakref.WeakSet[PythonKernel] | None = None,
         process: KernelProcess | None = None,
+        parent: PythonKernel | None = None,
     ) -> None:
         """Hold it. Use Python.kernel().
 
         start: starts its process; reset() calls it again. scrubber: masks secrets.
         family: where it and its forks are listed. process: what it begins with. Default: None, for start's.
+        parent: the kernel that it was forked from, which stays as long as something refers to the fork. Default: None.
         """
         self._start, self._policy, self._scrubber = start, policy, scrubber
         self._lock = threading.Lock()  # of the thread that uses it
@@ -85,6 +87,7 @@ class PythonKernel:
         self._is_closed = False
         self._fate: Fate | None = None
         self._number = 0
+        self._origin = None if parent is None else (parent, parent._process)
         self._creator = os.getpid()
         self._family: weakref.WeakSet[PythonKernel] = weakref.WeakSet() if family is None else family
         self._settle(start() if process is None else process)
@@ -263,7 +266,10 @@ class PythonKernel:
 
         Memory is shared until one of them writes to it, so forks are quick to make. They run at the same time, in the
         namespaces of this kernel: they see its files and processes. They can't signal or trace it or each other where
-        the kernel has Landlock of version 6 (Linux 6.12). A fork can be forked again. All of them end with this kernel.
+        the kernel has Landlock of version 6 (Linux 6.12). A fork can be forked again.
+
+        Closing or resetting this kernel ends its forks, and theirs. Until you do so, it stays as long as something
+        refers to one of them.
 
         n: how many. Default: 1.
 
@@ -288,7 +294,8 @@ class PythonKernel:
         return made
 
     def _one(self, process: KernelProcess) -> PythonKernel:
-        return PythonKernel(self._start, self._policy, self._scrubber, family=self._family, process=process)
+        start, family = self._start, self._family
+        return PythonKernel(start, self._policy, self._scrubber, family=family, process=process, parent=self)
 
     @property
     def _limits(self) -> Mapping[str, tuple[int, int]]:
@@ -306,10 +313,17 @@ class PythonKernel:
         process.kill(is_late=is_late)
         self._exchange.drain_rest()
         status, usage = process.outcome()
-        self._fate = Fate(status, usage, problem if was_alive else "")
-        self._process = None
+        self._fate = Fate(status, usage, problem if was_alive else "", not was_alive and self._is_orphan())
+        self._process = self._origin = None
         reader().end()
         process.close()
+
+    def _is_orphan(self) -> bool:
+        """Return whether it was forked from a process that has ended, as far as is known."""
+        if self._origin is None:
+            return False
+        parent, process = self._origin
+        return parent.ended is not None or parent._process is not process
 
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the code of the call that is running; return whether there is one.
