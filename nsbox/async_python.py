@@ -163,7 +163,7 @@ class AsyncMap(Mapped, AsyncIterator["PythonResult"]):
             try:
                 if self._codes is None:
                     codes = self._iterable
-                    self._codes = aiter(codes) if isinstance(codes, AsyncIterable) else _each(codes)
+                    self._codes = aiter(codes) if isinstance(codes, AsyncIterable) else _Each(codes)
                 item = await anext(self._codes)
             except StopAsyncIteration:
                 batch.end()
@@ -188,9 +188,16 @@ class AsyncMap(Mapped, AsyncIterator["PythonResult"]):
         await self.aclose()
 
 
-async def _each(codes: Iterable[Snippet]) -> AsyncIterator[Snippet]:
-    for code in codes:
-        yield code
+class _Each(AsyncIterator["Snippet"]):
+    """An iterable, for `async for`. No async generator: those have to be closed, and a map may be dropped."""
+
+    def __init__(self, codes: Iterable[Snippet]) -> None:
+        self._codes = iter(codes)
+
+    async def __anext__(self) -> Snippet:
+        for code in self._codes:
+            return code
+        raise StopAsyncIteration
 
 
 class AsyncPython(AsyncCalls):

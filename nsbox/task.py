@@ -106,7 +106,7 @@ class Task(Review, Session):
             for (upper, work), place in zip(self._pairs(), self._layers.places, strict=True):
                 if upper != store.upper:
                     make_upper(upper, work, os.stat(place))
-            self._swaps = owners(policy, self._host, prepared.plan, self._layers, store.path)
+            self._swaps, self._layers = owners(policy, self._host, prepared.plan, self._layers, store.path)
             way = self._new_way(policy, relay)
             try:
                 self._check_same(status)

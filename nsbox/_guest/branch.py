@@ -21,7 +21,6 @@ from . import interrupts, start
 from .channel import Channel, LostError
 from .children import Forks
 from .ending import Ending
-from .results.displays import Displays
 from .results.reply import Runs, encoded
 
 _REHEARSED = {"id": 0, "code": "_ = 6\n_ * 7", "name": "<python>", "limits": {}}
@@ -35,14 +34,14 @@ _set_handler, _SIG_DFL = _signal.signal, _signal.SIG_DFL
 _sleep = time.sleep
 
 
-def rehearse(displays: Displays, times: int) -> None:
+def rehearse(runs: Runs, times: int) -> None:
     """Run a piece of code for nothing.
 
     In the interpreter: so that Python has adapted this program's code before it is forked. In a branch, while it is
     parked: so that the pages that a run writes to are its own already. Each takes 0.2 ms off a branch's first run.
     """
+    runs.take()
     for _ in range(times):
-        runs = Runs({}, displays)
         reply, _ = runs.run(_REHEARSED)
         if reply is not None:
             encoded(reply)
@@ -61,16 +60,17 @@ def _formatted(error: BaseException) -> str:
 class Branch:
     """What runs in a branch, for good."""
 
-    def __init__(self, line: Channel, namespace: dict[str, Any], displays: Displays, forks: Forks) -> None:
+    def __init__(self, line: Channel, runs: Runs, rehearsal: Runs, forks: Forks) -> None:
         """Take the line; nothing is done yet.
 
-        namespace: of the module __main__.
-        displays: where display() and plt.show() put what they show.
+        runs: run the code, in the module __main__.
+        rehearsal: runs a piece of code for nothing.
         forks: makes forks of a kernel, and watches them.
         """
         self._line = line
-        self._runs = Runs(namespace, displays)
-        self._ending = Ending(namespace)
+        self._runs, self._rehearsal = runs, rehearsal
+        runs.take()
+        self._ending = Ending(runs.execution.namespace)
         self._forks = forks
         self._is_kernel = False
 
@@ -78,7 +78,7 @@ class Branch:
         """Wait for frames, and do what they say, until the end."""
         try:
             start.settle()
-            rehearse(self._runs.displays, 1)
+            rehearse(self._rehearsal, 1)
             interrupts.install(self._line.has_more)
             while True:
                 self._next()
@@ -122,7 +122,16 @@ class Branch:
         """Run code; send the reply, after all output of the code; end a branch that has run it."""
         if self._is_kernel:
             interrupts.renew()
+        stdin = start.replaced_stdin(self._line) if frame.get("stdin") else None
         reply, error = self._runs.run(frame)
+        if stdin is not None:
+            interrupts.call(start.restore_stdin, stdin)
+        try:
+            self._reply(reply, error)
+        finally:
+            del error  # as in interrupts.py
+
+    def _reply(self, reply: dict[str, Any] | None, error: BaseException | None) -> None:
         if reply is None:
             self._leave(self._ending.report(error, self._runs.told(error) if error is not None else None))
         is_last = not self._is_kernel or reply["exit"] is not None

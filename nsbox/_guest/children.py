@@ -5,6 +5,7 @@ For each there is a socket, `told`, on which its caller is told of its start and
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import signal
@@ -23,15 +24,18 @@ def other_threads() -> list[str]:
     """Return the names of the threads beside this one: a fork would have their locks, and not the threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     me = threading.get_ident()
-    return sorted(names.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
+    found = sorted(names.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
+    unseen = _thread._count() - len(found)  # those that run C alone have no frames
+    return found + ([f"{unseen} of the module _thread's"] if unseen > 0 else [])
 
 
-def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
-    """Send a message, unless nobody listens."""
+def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> bool:
+    """Send a message; return whether it went, so False if nobody listens, or no more descriptors may be in flight."""
     try:
         told.sendmsg([encode(message).encode("ascii")], _rights(fds), socket.MSG_NOSIGNAL)
     except OSError:
-        pass
+        return False
+    return True
 
 
 def _rights(fds: list[int]) -> list[tuple[int, int, bytes]]:
@@ -84,7 +88,8 @@ class Children:
         child = _Child(pid, told, init_pidfd)
         self._children[child.pidfd] = child
         self._poll.register(child.pidfd, select.POLLIN)
-        tell(told, {"started": pid}, [fd for fd in (child.pidfd, init_pidfd, says_fd) if fd >= 0])
+        if not tell(told, {"started": pid}, [fd for fd in (child.pidfd, init_pidfd, says_fd) if fd >= 0]):
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)  # its caller would wait for it: now it learns the end
 
     def wait(self, fd: int) -> bool:
         """Wait until something can be read from a descriptor, or a child ends; return whether it's the first."""

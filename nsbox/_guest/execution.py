@@ -112,22 +112,30 @@ class Execution:
             body, expression = self._parts(source, name)
         except BaseException as error:
             return None, False, _without_frames(error)
-        error_raised: BaseException | None = None
-        if body is not None:
-            self._flags |= body.co_flags & _FUTURE
-            _, error_raised = self._evaluate(_exec, body)
-        if expression is None or error_raised is not None:
-            return None, False, error_raised
-        value, error_raised = self._evaluate(_eval, expression)
-        return value, error_raised is None, error_raised
+        value, raised = None, None
+        try:
+            if body is not None:
+                self._flags |= body.co_flags & _FUTURE
+                _, raised = self._evaluate(_exec, body)
+            if expression is None or raised is not None:
+                return None, False, raised
+            value, raised = self._evaluate(_eval, expression)
+            return value, raised is None, raised
+        finally:
+            del value, raised  # as in interrupts.py
 
     def _evaluate(self, function: Any, code: CodeType) -> tuple[Any, BaseException | None]:
         if not code.co_flags & _COROUTINE:
             return call(function, code, self.namespace)
-        coroutine, error = call(_eval, code, self.namespace)
-        if error is None:
-            outcome, error = call(self._finish, coroutine)
-        return (None, error) if error is not None else outcome
+        outcome: Any = call(_eval, code, self.namespace)
+        try:
+            if outcome[1] is None:
+                outcome = call(self._finish, outcome[0])
+                if outcome[1] is None:
+                    outcome = outcome[0]
+            return outcome[0], outcome[1]
+        finally:
+            del outcome
 
     def _finish(self, coroutine: Any) -> tuple[Any, BaseException | None]:
         """Return what a coroutine returns, or what it raises, without the frames of the event loop."""

@@ -73,12 +73,15 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseExc
         value = _inside(function, arguments)
     except BaseException as raised:
         error = raised
-        # Without the frames of this program: one of them would keep the exception that it caught.
         found = _traceback.__get__(raised)
         while found is not None and found.tb_frame.f_code in _OURS:
             found = found.tb_next
         _traceback.__set__(raised, found)
-    return value, error
+        del found  # the code's frames refer to this one, by f_back: nothing in it may refer to them
+    try:
+        return value, error
+    finally:
+        del error, value
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
@@ -93,6 +96,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseExcept
         while found is not None and found.tb_frame.f_code in _OURS:
             found = found.tb_next
         _traceback.__set__(raised, found)
+        del found  # the code's frames refer to this one, by f_back: nothing in it may refer to them
     while True:
         try:  # here, not in a function: its call would be traced
             if _gettrace() is not None:
@@ -101,9 +105,13 @@ def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseExcept
                 _setprofile(None)
             if _getrecursionlimit() < state.recursion:
                 _setrecursionlimit(state.recursion)
-            return value, error
+            break
         except BaseException:  # of what traces, which Python takes away when it raises
             pass
+    try:
+        return value, error
+    finally:
+        del error, value
 
 
 _OURS = (_CODE, call.__code__, attempt.__code__)

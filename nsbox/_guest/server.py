@@ -27,6 +27,7 @@ from .core import MOST_MOUNTS, Core, CoreError, fork_far
 from .execution import lines_of
 from .results.displays import Displays, Pyplot
 from .results.exceptions import record
+from .results.reply import Runs
 from .start import builtin_input, remember_environment
 
 _LONGEST = 1 << 16
@@ -145,6 +146,8 @@ class Server:
         self._core = core
         self._children = Children()
         self._displays = Displays()
+        self._runs: Runs  # of the branches, like the next
+        self._rehearsal: Runs
         self._main = ModuleType("__main__")
         vars(self._main)["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
@@ -175,7 +178,8 @@ class Server:
         for stream in (sys.stdout, sys.stderr):
             interrupts.call(lambda stream=stream: stream.flush())
         remember_environment()
-        rehearse(self._displays, 20)
+        self._runs, self._rehearsal = Runs(vars(self._main), self._displays), Runs({}, self._displays)
+        rehearse(self._rehearsal, 20)
         gc.collect()
         gc.freeze()
 
@@ -209,9 +213,17 @@ class Server:
         fds = received(control)
         if not data:
             return False
-        message = json.loads(data)
-        mounts, relay = message.get("mounts", 0), message.get("relay")
-        if len(fds) == 2 + mounts + (relay is not None) and mounts <= MOST_MOUNTS:
+        try:
+            message = json.loads(data)
+            mounts, relay = message.get("mounts", 0), message.get("relay")
+        except (ValueError, AttributeError):  # no JSON, or no dict: as if it had come without descriptors
+            mounts, relay = -1, None
+        if (
+            type(mounts) is int
+            and mounts >= 0
+            and len(fds) == 2 + mounts + (relay is not None)
+            and mounts <= MOST_MOUNTS
+        ):
             self._branch(fds, fds[2 : 2 + mounts], (-1, 0) if relay is None else (fds[-1], relay))
         else:
             for fd in fds:
@@ -272,7 +284,7 @@ class Server:
                 os.setsid()
             told.close()
             forks = Forks(core.fork if core is not None else os.setsid)
-            Branch(Channel(line), vars(self._main), self._displays, forks).serve()
+            Branch(Channel(line), self._runs, self._rehearsal, forks).serve()
         finally:
             os._exit(70)
 

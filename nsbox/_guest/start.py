@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import io
 import os
 import stat
 import sys
@@ -117,7 +118,9 @@ def _adapt_streams() -> None:
     if out is None:
         return
     if os.environ.get("PYTHONUNBUFFERED"):
-        out.reconfigure(write_through=True)
+        raw: Any = io.FileIO(1, "w", closefd=False)  # as `python -u`: no buffer at all
+        out = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", write_through=True)
+        sys.stdout = out
     elif os.isatty(1):
         out.reconfigure(line_buffering=True)
 

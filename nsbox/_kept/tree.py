@@ -14,7 +14,7 @@ KeptTree holds three requests, which it encodes once. They differ in how much a 
 - _parking does the same without a command, which makes a parked copy.
 
 A copy must be what a new sandbox would be, so the kept tree can become stale in two ways. The caller's mounts may have
-changed since it was made: MountWatch notices. Or a path may now lead to another file than the one that was bound, or a
+changed since it was made: _MountWatch notices. Or a path may now lead to another file than the one that was bound, or a
 mount point may have been replaced: at each spawn, C compares the stamps that the ops have left (stamps.c). Both raise
 StaleError, and KeptWay makes a new sandbox.
 """
@@ -63,7 +63,7 @@ def _received(sock: _socket.socket, most: int) -> list[Owner]:
     return [high(owner) for owner in owners]
 
 
-class MountWatch:
+class _MountWatch:
     """Tells whether the caller's mounts have changed: then what is mounted below a bind would differ now."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class KeptTree:
         self._fds: list[int] = []
         self._owners: list[Owner] = []  # of these; they are closed even if a signal handler raises in __del__()
         self._ready: list[Parked] = []
-        self._mounts: MountWatch | None = None
+        self._mounts: _MountWatch | None = None
         self.stale = False
         self.reference = weakref.ref(self)
         self.filling = Lock()  # while a copy is being made ready
@@ -146,7 +146,7 @@ class KeptTree:
         parts = split.parts(prepared.ops)
         self._has_console = any(isinstance(op, Console) for op in prepared.ops)
         self._stock = 0 if "time" in plan.namespaces else stock  # setns(2) of one: EUSERS, in memory that is shared
-        self._mounts = MountWatch()  # before anything is bound
+        self._mounts = _MountWatch()  # before anything is bound
         self._watched = parts.watched
         self._stamps = buffers.Stamps(parts.watched)
         request = request_for(plan, parts.kept, flags=c.TEMPLATE, without=_FRESH | {"net"}, stamps=self._stamps)

@@ -64,6 +64,7 @@ class KernelCall:
         self._most, self.cancel, self._sink = check_max_output(max_output), cancel, _sink(on_output)
         self.began = 0.0
         self.is_interrupted = False  # by interrupt()
+        self.interrupted = float("-inf")  # when it last sent a signal
         self.has_signalled = False  # it, or interrupt(), has sent SIGINT
         run_frame(0, self.code, self._inputs)  # raises what is wrong with them
 

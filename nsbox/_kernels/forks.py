@@ -16,6 +16,7 @@ import time
 from nsbox._base.errors import ForkError, KillError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened, own
+from nsbox._base.stdlib import RLock
 from nsbox._core import orphans
 from nsbox._lifetime import kills
 from nsbox._lifetime.usage import Usage, cause
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from nsbox._kernels.process import KernelProcess
 
 _PATIENCE = 60.0  # seconds until a fork exists: the machine may be very busy
+_REAPED = 5.0  # seconds until it is known how a fork has ended that has ended
 _ROUNDS = 100  # of looking for what a fork has started
 _LOST = 255  # stands for a status that isn't known
 _MOST = 1000  # forks of one call
@@ -63,10 +65,11 @@ class ForkCommand(BranchCommand):
 class ForkProcess:
     """The process of a kernel that is a fork of another one."""
 
-    def __init__(self, command: ForkCommand, limits: Mapping[str, tuple[int, int]]) -> None:
-        """Give it its streams, so that it can begin. Raises OSError and Lost."""
-        self._command, self._limits, self._began = command, dict(limits), time.monotonic()
-        self._is_late = False
+    def __init__(self, command: ForkCommand, limits: dict[str, tuple[int, int]]) -> None:
+        """Give it its streams, so that it can begin. limits: its kernel's. Raises OSError and Lost."""
+        self._command, self.limits, self._began = command, limits, time.monotonic()
+        self._is_late = self._is_closed = False
+        self._lock = RLock()  # its kernel's thread may end it too
         self._pidfd = command.owners[0].fileno()
         self._owners: list[Owner] = []
         theirs: list[Owner] = [opened(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
@@ -106,34 +109,40 @@ class ForkProcess:
         return self._pidfd
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it still exists. Any thread may."""
-        self._command.signal(number)
+        """Send it a signal, if it still exists; SIGKILL ends what it has started too. Any thread may."""
+        with self._lock:
+            if not self._is_closed:
+                if number == signal.SIGKILL:
+                    _end_descendants(self._pidfd, self.pid)
+                self._command.signal(number)
 
     def has_ended(self) -> bool:
         """Return whether it has ended."""
         return orphans.is_readable(self._pidfd)
 
     def kill(self, *, is_late: bool) -> None:
-        """End it and what it has started, and return when it has gone. Raises KillError."""
-        self._is_late = self._is_late or is_late
+        """End it and what it has started, and return when it has gone. Any thread may. Raises KillError."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_late = self._is_late or is_late
+                self._kill()
+
+    def _kill(self) -> None:
         kill = kills.Kill()
-        _end_descendants(self._pidfd, self.pid)
+        below = _end_descendants(self._pidfd, self.pid)
         self._command.signal(signal.SIGKILL)
-        while not orphans.is_readable(self._pidfd, kill.pause()):
-            kills.free(self.pid)
-            error: KillError | None = kill.error(self.pid, 0)
-            if error is not None:
-                raise error
+        for pidfd in (self._pidfd, *(owner.fileno() for owner in below)):
+            while not orphans.is_readable(pidfd, kill.pause()):
+                kills.free(self.pid)
+                error: KillError | None = kill.error(self.pid, 0)
+                if error is not None:
+                    raise error
 
     def outcome(self) -> tuple[int, Usage | None]:
         """Return how it has ended, and what it has used itself."""
-        command = self._command
-        status = None if command.ends_within(0) else _status_of_zombie(self.pid)
-        if status is None:  # its kernel has reaped it, and is about to say so
-            command.ends_within(1.0)
-            status = command.status if command.try_wait(os.WNOHANG) and not command.is_lost else None
-        if status is None:  # the kernel has ended
-            status = orphans.status_by_pidfd(self._pidfd)
+        command, until = self._command, time.monotonic() + _REAPED
+        while (status := self._status()) is None and time.monotonic() < until:
+            time.sleep(0.001)
         code = _LOST if status is None else os.waitstatus_to_exitcode(status)
         used = command.used
         seconds = 0.0 if used is None else (used.user_us + used.system_us) / 1e6
@@ -142,16 +151,30 @@ class ForkProcess:
             user=0.0 if used is None else used.user_us / 1e6,
             system=0.0 if used is None else used.system_us / 1e6,
             max_rss=0 if used is None else used.max_rss,
-            cause="unknown" if status is None else cause(code, self._is_late, self._limits, seconds),
+            cause="unknown" if status is None else cause(code, self._is_late, self.limits, seconds),
             is_complete=False,
         )
         return code, usage
 
+    def _status(self) -> int | None:
+        """Return the wait status of a fork that has ended; None if it isn't known yet.
+
+        Its kernel reaps it and says so, unless that runs code: then it is a zombie. If the kernel has ended, pid 1
+        reaps it, and there is a moment in which nothing knows the status.
+        """
+        command = self._command
+        if command.try_wait(os.WNOHANG) and not command.is_lost:
+            return command.status
+        status = _status_of_zombie(self.pid)
+        return orphans.status_by_pidfd(self._pidfd) if status is None and command.is_lost else status
+
     def close(self) -> None:
         """Close its descriptors."""
-        self._command.close()
-        for owner in self._owners:
-            owner.close()
+        with self._lock:
+            self._is_closed = True
+            self._command.close()
+            for owner in self._owners:
+                owner.close()
 
 
 def _status_of_zombie(pid: int) -> int | None:
@@ -183,10 +206,13 @@ def _descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def _end_descendants(pidfd: int, pid: int) -> None:
-    """Stop a process, then all that descends from it, until nothing new is found; then kill all but the process."""
+def _end_descendants(pidfd: int, pid: int) -> list[Owner]:
+    """Stop a process, then all that descends from it, until nothing new is found; then kill all but the process.
+
+    Returns the pidfds of what was killed.
+    """
     if orphans.status_of("self").get("Pid") != str(os.getpid()) or orphans.is_readable(pidfd):
-        return  # a /proc of another pid namespace: its numbers are other processes' here
+        return []  # a /proc of another pid namespace: its numbers are other processes' here
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
     known: dict[int, Owner] = {}
@@ -204,7 +230,7 @@ def _end_descendants(pidfd: int, pid: int) -> None:
     for owner in known.values():
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(owner.fileno(), signal.SIGKILL)
-        owner.close()
+    return list(known.values())
 
 
 def check_count(n: object) -> None:
@@ -215,13 +241,8 @@ def check_count(n: object) -> None:
         raise ValueError(f"n is {n}, must be from 1 to {_MOST}")
 
 
-def forked(
-    kernel: KernelProcess, exchange: KernelExchange, number: int, limits: Mapping[str, tuple[int, int]]
-) -> ForkProcess:
-    """Let a kernel fork, and return the fork. number: of this request. limits: as Usage needs them.
-
-    Raises ForkError and OSError.
-    """
+def forked(kernel: KernelProcess, exchange: KernelExchange, number: int) -> ForkProcess:
+    """Let a kernel fork, and return the fork. number: of this request. Raises ForkError and OSError."""
     command = ForkCommand()
     try:
         kernel.line.begin(number, frame({"op": "fork", "id": number}), [end.fileno() for end in command.ends.theirs])
@@ -237,7 +258,7 @@ def forked(
         if "forked" not in reply:
             raise _failure(reply)
         command.begin(kernel.fileno(), kernel.pidfd)
-        return ForkProcess(command, limits)
+        return ForkProcess(command, kernel.limits)
     except Lost as error:
         command.close()
         raise ForkError(str(error)) from None

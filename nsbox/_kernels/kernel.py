@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 
 _WAIT = 0.05  # seconds; so often a call that waits for its turn checks whether it was cancelled
+_PAUSE = 0.05  # seconds between two interrupts: each begins a handler, on top of one that hasn't ended
 
 
 class PythonKernel:
@@ -89,6 +90,7 @@ class PythonKernel:
         self._number = 0
         self._origin = None if parent is None else (parent, parent._process)
         self._creator = os.getpid()
+        self._forks: weakref.WeakSet[KernelProcess] = weakref.WeakSet()
         self._family: weakref.WeakSet[PythonKernel] = weakref.WeakSet() if family is None else family
         self._settle(start() if process is None else process)
         self._family.add(self)
@@ -153,6 +155,8 @@ class PythonKernel:
             cancel=cancel,
             on_output=on_output,
         )
+        if self._is_closed:
+            raise ValueError("the kernel is closed")
         with self._turn(cancel) as has_begun:
             result = self._run(call) if has_begun else not_begun(code)
         if check:
@@ -266,10 +270,10 @@ class PythonKernel:
 
         Memory is shared until one of them writes to it, so forks are quick to make. They run at the same time, in the
         namespaces of this kernel: they see its files and processes. They can't signal or trace it or each other where
-        the kernel has Landlock of version 6 (Linux 6.12). A fork can be forked again.
+        the kernel has Landlock of version 6 (Linux 6.12). A fork can be forked again. Each ends with the kernel or fork
+        that it was forked from.
 
-        Closing or resetting this kernel ends its forks, and theirs. Until you do so, it stays as long as something
-        refers to one of them.
+        Unless you close or reset it, this kernel stays as long as something refers to one of its forks.
 
         n: how many. Default: 1.
 
@@ -285,7 +289,9 @@ class PythonKernel:
                     self._exchange.begin(self._pending)
                     for _ in range(n):
                         self._number += 1
-                        made.append(self._one(forked(process, self._exchange, self._number, self._limits)))
+                        fork = forked(process, self._exchange, self._number)
+                        self._forks.add(fork)
+                        made.append(self._one(fork))
             except BaseException:
                 for kernel in made:
                     kernel.close()
@@ -297,10 +303,6 @@ class PythonKernel:
         start, family = self._start, self._family
         return PythonKernel(start, self._policy, self._scrubber, family=family, process=process, parent=self)
 
-    @property
-    def _limits(self) -> Mapping[str, tuple[int, int]]:
-        return {}
-
     # ---- its end
 
     def _end(self, problem: str = "", *, is_late: bool = False) -> None:
@@ -311,6 +313,8 @@ class PythonKernel:
         was_alive = not process.has_ended()
         reader().remove(process.pipes)
         process.kill(is_late=is_late)
+        for fork in tuple(self._forks):
+            fork.kill(is_late=False)
         self._exchange.drain_rest()
         status, usage = process.outcome()
         self._fate = Fate(status, usage, problem if was_alive else "", not was_alive and self._is_orphan())
@@ -328,8 +332,8 @@ class PythonKernel:
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the code of the call that is running; return whether there is one.
 
-        Any thread may do so, and a signal handler. If the interrupt ends the call, its record has cause "cancelled".
-        The kernel goes on.
+        Any thread may do so, and a signal handler. More than twenty times a second, it does nothing. If the interrupt
+        ends the call, its record has cause "cancelled". The kernel goes on.
         """
         if self._creator != os.getpid():
             return False
@@ -337,8 +341,11 @@ class PythonKernel:
             process, call = self._process, self._call
             if process is None or call is None:
                 return False
+            now = time.monotonic()
             call.is_interrupted = call.has_signalled = True
-            process.signal(signal.SIGINT)
+            if now - call.interrupted >= _PAUSE:
+                call.interrupted = now
+                process.signal(signal.SIGINT)
         return True
 
     def reset(self) -> None:
@@ -371,8 +378,13 @@ class PythonKernel:
     def _kill_running(self) -> None:
         """End the process below a call of another thread, so that the call returns."""
         self._check_user()
+        if self._user is not None:
+            self._kill()
+
+    def _kill(self) -> None:
+        """Send SIGKILL to the process, if there is one; any thread may."""
         process = self._process
-        if process is not None and self._user is not None:
+        if process is not None:
             process.signal(signal.SIGKILL)
 
     @property

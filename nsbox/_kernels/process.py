@@ -22,6 +22,10 @@ if TYPE_CHECKING:
         pipes: tuple[int, int]
 
         @property
+        def limits(self) -> dict[str, tuple[int, int]]:
+            """The limits of one process, soft and hard, by the names of the RLIMITs."""
+
+        @property
         def pid(self) -> int:
             """Its number, as this process sees it."""
 
@@ -56,6 +60,11 @@ class BranchProcess:
         assert process.stderr is not None
         self._process, self._branch, self.line = process, branch, line
         self.pipes = (process.stdout.fileno(), process.stderr.fileno())
+
+    @property
+    def limits(self) -> dict[str, tuple[int, int]]:
+        """The limits of one process, soft and hard, by the names of the RLIMITs."""
+        return {limit.name: (limit.soft, limit.hard) for limit in self._process.sandbox.plan.rlimits}
 
     @property
     def pid(self) -> int:

@@ -115,10 +115,15 @@ def _id_of(policy: Policy) -> int:
 
 
 def _paths(policy: Policy, host: Host) -> list[str]:
-    """Return the paths to map: those that the policy names, its home, and the interpreter's prefixes."""
+    """Return the paths to map: those that the policy names, its home, and the interpreter's prefixes.
+
+    A prefix that is the system's, such as /usr, isn't among them: what only root may read there stays closed.
+    """
     policy = with_matches(policy, host)
+    system = [path for path, _ in host.directories]
+    prefixes = [prefix for prefix in host.prefixes if not any(is_below(path, prefix) for path in system)]
     own = (home_source(policy, host), host.package)
-    named = (*policy.write, *policy.read, *host.certificate_files, *host.prefixes)
+    named = (*policy.write, *policy.read, *host.certificate_files, *prefixes)
     return list(dict.fromkeys((*named, *(path for path in own if path))))
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from PyInstaller.utils.hooks import collect_submodules, get_package_paths
+from PyInstaller.utils.hooks import collect_data_files, collect_submodules, get_package_paths
 
 hiddenimports = [
     *collect_submodules(
@@ -13,3 +13,5 @@ hiddenimports = [
 # What enforces network lists, a program of its own: on Linux, and on macOS.
 _programs = [os.path.join(get_package_paths("nsbox")[1], name) for name in ("nsbox-net", "nsbox-proxy")]
 binaries = [(path, "nsbox") for path in _programs if os.path.exists(path)]
+# What runs in a policy's own interpreter, as text.
+datas = collect_data_files("nsbox._guest", include_py_files=True)

@@ -146,8 +146,11 @@ class BranchCommand:
         if "failed" in message:
             number, step, op = (number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op"))
             raise Failed(number, step, op, str(message.get("detail", ""))[:64])
+        if "ended" in message:
+            raise Lost("it ended before it could be reported: perhaps too many descriptors are in flight")
         number_in(message, "started", 1, 1 << 30)
         if len(self.owners) != 3:
+            os.close(os.dup(self._told.fileno()))  # raises EMFILE: then the kernel has dropped what came
             raise Lost("it came without its descriptors")
         self.pid, self.init_pid = (pid_of(owner.fileno(), interpreter) for owner in self.owners[:2])
 
@@ -249,12 +252,18 @@ class BranchCommand:
         if self.owners:
             send(self.owners[0].fileno(), number)
 
-    def close(self) -> None:
-        """Close its descriptors. A branch that is parked ends then, and one that runs can't report any more."""
-        self.ends.close()
+    def end(self) -> None:
+        """Close its descriptors after its end, except for the line, where there may be something to read."""
+        self.ends.give()
+        self._told.close()
         with self._lock:
             while self.owners:
                 self.owners.pop().close()
+
+    def close(self) -> None:
+        """Close its descriptors. A branch that is parked ends then, and one that runs can't report any more."""
+        self.end()
+        self.ends.close()
 
 
 def pid_of(pidfd: int, above: int) -> int:

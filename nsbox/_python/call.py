@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from functools import partial
@@ -153,6 +152,7 @@ class PythonCall(Call):
         fields = {name: value for name, value in vars(record).items() if name != "why"}
         fields |= {name: value for name, value in vars(reply).items() if name != "exit"}
         why = explained(record, reply, problem, interpreter, self._policy)
-        with contextlib.suppress(AttributeError):
-            self._line = self._way = None  # the call may live longer than anybody needs them
+        if self._line is not None:
+            self._line.close()
+        self._line = self._way = None  # the call may live longer than anybody needs them
         return PythonResult(why=why, **fields)

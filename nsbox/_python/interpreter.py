@@ -262,9 +262,12 @@ class Interpreter:
         return not self._is_stale
 
     def check(self, branch: BranchCommand) -> None:
-        """Raise Lost if a branch sees a file of the host where something was mounted on another."""
-        if self._stamps is not None and self._stamps.differ(branch.pid):
-            self._is_stale = True
+        """Raise Lost if a branch sees a file of the host where something was mounted on another, or has ended."""
+        try:
+            self._is_stale = self._stamps is None or self._stamps.differ(branch.pid)
+        except OSError:
+            raise Lost("it has ended") from None
+        if self._is_stale:
             raise Lost("files that the policy hides or protects were replaced")
 
     def fileno(self) -> int:

@@ -43,6 +43,10 @@ class BranchLine:
         self.reply, self.displays = None, []
         self._frames.renew()
 
+    def close(self) -> None:
+        """Close it, when all that matters was read."""
+        self._line.close()
+
     def fileno(self) -> int:
         """Return its descriptor."""
         return self._line.fileno()

@@ -6,14 +6,26 @@ from nsbox import _backends
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._core.request import Blob, request_for
+from nsbox._layout.layout import may_be_kernel_root
 from nsbox._lookup.host import host_for
 from nsbox._python.plan import check, nested, plans
+from nsbox._seccomp.bpf import Program, Rule
 
 if TYPE_CHECKING:
     from nsbox._plan.ops import Op
+    from nsbox._plan.plan import Plan
     from nsbox._policy.policy import Policy
     from nsbox._python.mounts.overlay import Overlaid
     from nsbox._spawn.prepare import Prepared
+
+# A mount gives root's workspace to the ids that stand in for root. There the interpreter could give files capabilities,
+# which would count outside too. io_uring makes these calls as well.
+_ATTRIBUTES = Rule(("setxattr", "lsetxattr", "fsetxattr", "setxattrat"), 95)  # EOPNOTSUPP
+_RINGS = Rule(("io_uring_setup",), 38)  # ENOSYS
+# A mount point can't be renamed where something is mounted on it (mount_namespaces(7)). All that the policy mounts is
+# locked there, and stays as long as nothing is unmounted as a whole: otherwise a directory that is hidden could get
+# another name, under which a later command would see it.
+_UNMOUNTS = Rule(("pivot_root", "umount2", "umount"), 1)  # EPERM
 
 
 @frozen
@@ -30,6 +42,27 @@ class Warm(Frozen):
     pointers: tuple[int, ...]
 
 
+def _check_root(policy: Policy, plan: Plan) -> None:
+    """Raise UnavailableError if the interpreter would be the kernel's uid 0, and its policy's commands aren't as free.
+
+    It makes user namespaces and mounts. As that uid it could mount a procfs and cgroups, whose files uid 0 may
+    write to, and so change the settings of the host's kernel.
+    """
+    if may_be_kernel_root(policy, host_for(policy)) and not plan.map_root:
+        what = "what makes Python's branches would be the kernel's uid 0, and could write to the host's settings"
+        raise UnavailableError(Reason(what, "Policy.workspace() with ids='single' gives root's commands another id"))
+
+
+def _programs(policy: Policy, plan: Plan) -> tuple[Program, ...]:
+    other = nested(policy)
+    programs = _backends.compile_policy(other, host_for(other)).programs
+    if policy.nested or plan.map_root:
+        return programs
+    rules = (_UNMOUNTS, _ATTRIBUTES, _RINGS) if plan.kernel_id else (_UNMOUNTS,)
+    is_compatible = policy.filter.base == "off" and not policy.filter.rules
+    return (*programs, Program(rules, with_compatible=is_compatible))
+
+
 def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -> Warm:
     """Return that, from what is prepared for its commands. Raises UnavailableError if there can be no branches.
 
@@ -37,10 +70,10 @@ def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -
     """
     plan = prepared.plan
     check(plan)
+    _check_root(policy, plan)
     if not plan.kill_on_exit:
         raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
-    other = nested(policy)
-    made = plans(prepared.plan, prepared.ops, _backends.compile_policy(other, host_for(other)).programs, overlaid)
+    made = plans(prepared.plan, prepared.ops, _programs(policy, plan), overlaid)
     request = request_for(made.interpreter, made.steps)
     identity = made.branch.identity
     blob = Blob(request_for(made.branch, made.renewed), identity.uid, identity.gid)

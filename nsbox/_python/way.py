@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._base.owners import opened, own
+from nsbox._base.owners import opened
 from nsbox._core import call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result
@@ -168,16 +168,20 @@ class BranchWay(Way):
             interpreter.check(branch)
             self._limit(branch, start)
             rest = branch.go(self._message(start, interpreter), _streams(command, start), self._code)
-            init_pidfd, says = (os.dup(owner.fileno()) for owner in branch.owners[1:])
-            if command.owners is not None:
-                own([init_pidfd, says], command.owners)
+            init_pidfd, says = (owner.fileno() for owner in branch.owners[1:])
+            if command.owners is not None:  # from here on, they are the command's
+                command.owners.extend(branch.owners[1:])
+                del branch.owners[1:]
             self.branch, self.line, self.interpreter = branch, BranchLine(branch.line, rest), interpreter
             result = Result(0, 0, -1, branch.pid, branch.init_pid, init_pidfd, says)
             result.session_command, result.warm = branch, True
             command.line = branch.net
 
-            def on_end() -> None:
-                branch.close()
+            def on_end() -> None:  # a kernel's line is read to its end before
+                if self._is_kernel:
+                    branch.close()
+                else:
+                    branch.end()
                 interpreter.give_back()
 
             result.on_end, branch.on_look = on_end, interpreter.glance

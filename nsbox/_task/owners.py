@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.paths import is_below
+from nsbox._base.paths import is_below, is_inside
 from nsbox._core import linux
 from nsbox._core.idmaps import Swap, swapped
 from nsbox._layout.layout import with_matches
 from nsbox._plan import ops
+from nsbox._task.private import private_in, without_private
 from nsbox._transaction.holder import Mapped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsbox._plan.host import Host
     from nsbox._plan.plan import Plan
     from nsbox._policy.policy import Policy
@@ -28,32 +31,53 @@ _CAP_SYS_ADMIN = 21
 _KERNEL = (5, 19)  # since then, layers of overlayfs may be idmapped mounts
 
 
-def owners(policy: Policy, host: Host, plan: Plan, layers: Layers, store: str) -> dict[str, Swap]:
-    """Return the places that are mapped: for each, whose files become the commands' own.
+def owners(policy: Policy, host: Host, plan: Plan, layers: Layers, store: str) -> tuple[dict[str, Swap], Layers]:
+    """Return the places that are mapped: for each, whose files become the commands' own. And the layers to use.
 
     That is so for what the policy names, or opens for writing, as in a Sandbox. If the policy chooses a uid among all
     ids, it is also so for the system's directories, but not for what it only lets commands read: there the permissions
-    may be meant to keep this uid out. With all ids and no uid chosen, every file has its real owner.
+    may be meant to keep this uid out. So what this uid can't read of the system on the host is hidden; a directory with
+    too much of that isn't mapped. With all ids and no uid chosen, every file has its real owner.
 
     policy, host, plan: the task's. layers: what is overlaid. store: the task's own directory.
     """
     identity = plan.identity
     if not _may_map(host) or (identity.by_helper and not identity.change_ids):
-        return {}
+        return {}, layers
     own = (identity.uid, identity.gid) if identity.by_helper else (host.euid, host.egid)
     named = with_matches(policy, host)
     read = [os.path.realpath(path) for path in named.read]
     found: dict[str, Swap] = {}
+    private: list[str] = []
     for place in layers.places:
         status = os.stat(place)
         owner = status.st_uid, status.st_gid
         is_read = any(is_below(place, path) for path in read)
         is_open = place in layers.written or (not is_read if identity.by_helper else is_read)
-        if owner != own and is_open:
-            swap = Swap(owner, own)
-            if not any(linux.refused_idmap(path, swapped(swap)) for path in (place, store)):
-                found[place] = swap
-    return found
+        if owner == own or not is_open:
+            continue
+        swap = Swap(owner, own)
+        if any(linux.refused_idmap(path, swapped(swap)) for path in (place, store)):
+            continue
+        if identity.by_helper:
+            hidden = _hidden(place, swap, layers, read)
+            if hidden is None:
+                continue
+            private += hidden
+        found[place] = swap
+    return found, without_private(layers, private)
+
+
+def _hidden(place: str, swap: Swap, layers: Layers, read: Sequence[str]) -> list[str] | None:
+    """Return what must be hidden if a place is mapped; None: it must not be mapped. read: what the policy shows."""
+    if place not in layers.written:
+        return private_in(place, swap, layers)
+    hidden: list[str] = []
+    for path in read:
+        if is_inside(path, place) and os.path.lexists(path):
+            private = private_in(path, swap, layers)
+            hidden += [path] if private is None else private
+    return hidden
 
 
 def _may_map(host: Host) -> bool:

@@ -157,9 +157,13 @@ PRIVATE = "report([attempt(open, p) for p in sys.argv[1:]])"
 
 
 @ROOT
-def test_roots_files_in_system_directories(attempt: Callable[..., Any], tmp_path: Path) -> None:
-    """No mode 0600 of root's is readable, however deep, and whenever it came to be."""
-    directory = Path("/opt/nsbox-test/etc/tls/deep")
+@pytest.mark.parametrize("top", ["/opt", "/usr/lib", "/usr/local"])
+def test_roots_files_in_system_directories(attempt: Callable[..., Any], tmp_path: Path, top: str) -> None:
+    """No mode 0600 of root's is readable, however deep, and whenever it came to be.
+
+    The interpreter's prefix is no exception if it is the system's: /usr, for most.
+    """
+    directory = Path(top, "nsbox-test/etc/tls/deep")
     try:
         directory.mkdir(parents=True)
         (directory / "key").write_text("secret")

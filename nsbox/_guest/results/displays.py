@@ -160,7 +160,7 @@ class Displays:
             raise error
         return self._checked({"image/png": image}) or None if error is None else None
 
-    def show(self, *_: Any, **__: Any) -> None:
+    def show(self) -> None:
         """Show matplotlib's open figures, and close them: what pyplot.show() does here."""
         self.figures(None)
 
@@ -205,7 +205,8 @@ class Pyplot:
 
         show: what plt.show() does.
         """
-        self.show = show
+        self.show: Any = lambda *_, **__: show()  # pyplot gives it attributes, which a method can't have
+        self.show.__name__ = self.show.__qualname__ = "show"
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of matplotlib.pyplot, whose loader also replaces show(); None for all other modules."""

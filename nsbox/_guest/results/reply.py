@@ -13,6 +13,7 @@ truncated: which of repr, mime, displays and so on miss something.
 from __future__ import annotations
 
 import builtins
+import mmap
 import os
 from typing import Any
 
@@ -44,9 +45,14 @@ class Runs:
         self.displays = displays
         self.execution = Execution(namespace)
         self.pid = _getpid()
-        self._ballast: bytearray | None = bytearray(1 << 20)  # room for the report of a MemoryError
+        # Room for the report of a MemoryError. Nothing is written there: each page would cost each branch a fault.
+        self._ballast: mmap.mmap | None = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)
         self._own = dict(_builtins)
         self._ids = tuple(map(id, _builtins.values()))
+
+    def take(self) -> None:
+        """Belong to this process. It is made before the fork, since to look at all builtins costs a fork 100 faults."""
+        self.pid = _getpid()
 
     def run(self, frame: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
         """Run a frame's code; return the reply, and what the code has raised.
@@ -54,19 +60,28 @@ class Runs:
         The reply is None in another process, which the code has forked: that must not talk on the line.
         """
         limits = frame.get("limits") or {}
-        depth = limits.get("depth", DEPTH)
-        execution, displays = self.execution, self.displays
-        displays.start(limits.get("mime_bytes", _MIME_BYTES), depth)
+        execution = self.execution
+        self.displays.start(limits.get("mime_bytes", _MIME_BYTES), limits.get("depth", DEPTH))
         if frame.get("inputs"):
             execution.namespace.update(frame["inputs"])
         name = execution.remember(frame.get("name") or "<python>", frame["code"])
-        value, has_value, error = execution.run(frame["code"], name)
+        outcome = execution.run(frame["code"], name)
+        try:
+            return self._reply(frame.get("id"), outcome, limits), outcome[2]
+        finally:
+            del outcome  # as in interrupts.py
+
+    def _reply(
+        self, number: Any, outcome: tuple[Any, bool, BaseException | None], limits: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        value, has_value, error = outcome
+        displays = self.displays
         if _getpid() != self.pid:
-            return None, error
+            return None
         theirs = None if tuple(map(id, _builtins.values())) == self._ids else self._restored_builtins()
         call(displays.figures, value)
         reply = {
-            "id": frame.get("id"),
+            "id": number,
             "done": True,
             "has_value": False,
             "repr": None,
@@ -78,13 +93,13 @@ class Runs:
             "truncated": ["displays"] if displays.is_short else [],
         }
         if has_value and value is not None:
-            self._add_value(reply, value, limits.get("value_bytes", _VALUE_BYTES), depth)
+            self._add_value(reply, value, limits.get("value_bytes", _VALUE_BYTES), limits.get("depth", DEPTH))
         if error is not None:
             self._add_error(reply, error)
         if theirs is not None:
             _builtins.clear()
             _builtins.update(theirs)
-        return reply, error
+        return reply
 
     def _restored_builtins(self) -> dict[str, Any]:
         """Put Python's builtins back where code has changed them; return what it has made of them."""
@@ -108,6 +123,7 @@ class Runs:
         reply["mime"], error = call(self.displays.bundle, value)
         if self.displays.is_short or error is not None:
             reply["truncated"].append("mime")
+        del error  # as in interrupts.py
 
     def told(self, error: BaseException) -> dict[str, Any]:
         """Return an exception's record, or as much of it as can be had."""

@@ -9,12 +9,15 @@ These are the same for an interpreter: its branches have copies of its mounts, w
 from __future__ import annotations
 
 import os
+import select
+from itertools import chain
 
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import high, opened
 from nsbox._base.paths import is_below
+from nsbox._base.stdlib import RLock, original
 from nsbox._kept import split
-from nsbox._kept.tree import MountWatch
 from nsbox._plan import ops
 
 if TYPE_CHECKING:
@@ -42,6 +45,27 @@ def _points(pid: int) -> set[str]:
         return {os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields}
 
 
+class _Changes:
+    """Changes of the caller's mounts. The kernel reports each of them once (proc_pid_mountinfo(5)), so none is lost."""
+
+    def __init__(self) -> None:
+        self._mounts = high(opened(os.open, "/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC))
+        self._poller = original(select, "poll")()  # gevent's knows no POLLPRI
+        self._poller.register(self._mounts.fileno(), select.POLLPRI)
+        self._poller.poll(0)
+        self._lock = RLock()  # a poll object serves one thread at a time
+        self._seen: list[object] = []
+
+    def any(self) -> bool:
+        """Return whether there has been one. In one step, as in _base.owners: a signal handler may raise."""
+        with self._lock:
+            self._seen.extend(chain.from_iterable(map(self._poller.poll, (0,))))
+            return bool(self._seen)
+
+    def close(self) -> None:
+        self._mounts.close()
+
+
 class Stamps:
     """Those of one interpreter. Make them before it, and call complete() when it is ready."""
 
@@ -51,7 +75,7 @@ class Stamps:
         steps: the interpreter's ops, as primitives.
         places: what branches have overlays of. Their names decide what is hidden there, so nothing in them counts.
         """
-        self._mounts = MountWatch()  # first: what is mounted later in a bound directory isn't seen
+        self._changes = _Changes()  # first: what is mounted later in a bound directory isn't seen
         self._sources = {
             (op.src, not op.nofollow): _file(op.src, follows=not op.nofollow)
             for op in steps
@@ -84,17 +108,23 @@ class Stamps:
 
     def have_changed(self) -> bool:
         """Return whether the policy's paths lead to other files than those that the interpreter has."""
-        if self._mounts.changed():
+        if self._changes.any():
             return True
         return any(_file(path, follows=follows) != file for (path, follows), file in self._sources.items())
 
     def differ(self, pid: int) -> bool:
-        """Return whether what was mounted on files of the host isn't there any more, as a process sees it."""
-        return self._seen(pid, self._found) != self._found
+        """Return whether what was mounted on files of the host isn't there any more, as a process sees it.
+
+        Raises OSError if the process has ended.
+        """
+        if self._seen(pid, self._found) == self._found:
+            return False
+        os.stat(f"/proc/{pid}/root")  # nothing can be seen by one that has ended
+        return True
 
     def _seen(self, pid: int, dests: Iterable[str]) -> dict[str, tuple[int, int] | None]:
         return {dest: _file(f"/proc/{pid}/root{dest}") for dest in dests}
 
     def close(self) -> None:
         """Let go of what it watches."""
-        self._mounts.close()
+        self._changes.close()

@@ -37,7 +37,7 @@ def py(box: Sandbox) -> Python:
 def value(py: Python, code: str, **options: Any) -> Any:
     """Return the value of code in a branch."""
     result = py.run(code, **options)
-    assert result.returncode == 0, result
+    assert result.returncode == 0 and not result.why, result
     return result.value
 
 
@@ -139,6 +139,8 @@ names = (".env", "key.pem", "deep/er/secret", "kept/secret", "kept/secret/x", "l
         (workspace / "later").write_text("secret")
         assert value(py, "1") == 1
         assert value(py, code) == [[*hidden, "deep/er/plain"], ["deep", "kept"], ["plain"], []]
+        (workspace / "late.pem").write_text("secret")  # as a pattern says
+        assert value(py, "tried(lambda: open('late.pem').read())") == errno.ENOENT
         assert value(py, "open('.env', 'w').write('mine'); open('.env').read()") == "mine"
     assert (workspace / ".env").read_text() == ".env"
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,12 @@ def test_output_is_bounded_and_streamed(py: Python) -> None:
     assert (result.stdout_bytes, result.is_truncated) == (1_000_000, True)
     assert len(result.stdout) < 1100
     assert sum(len(event.data) for event in events) == 1_000_000
+
+
+def test_a_slow_caller_loses_nothing(py: Python) -> None:
+    """Code that has ended before the caller looks again has its result: it waits on the line."""
+    result = ran(py, "print('on', flush=True)\n7", on_output=lambda _: time.sleep(0.4))
+    assert (result.stdout, result.value) == ("on\n", 7)
 
 
 def test_an_error_of_on_output_ends_it(py: Python) -> None:

@@ -70,7 +70,7 @@ def test_sandboxes_in_handlers(workspace: Path) -> None:
 
 def test_a_change_of_mounts_is_told_once() -> None:
     """The kernel reports it to one poll(2) alone: a handler that runs in between counts what is kept as stale."""
-    watch, told = tree.MountWatch(), []
+    watch, told = tree._MountWatch(), []
 
     class Poller:
         def poll(self, timeout: int) -> list[Any]:

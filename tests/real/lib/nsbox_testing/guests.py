@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from nsbox._guest import archive
@@ -64,7 +63,7 @@ def message(end: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 class Interpreter:
     """A warm interpreter whose branches are plain forks. hello: its first message."""
 
-    def __init__(self, python: str = sys.executable, cwd: Path | None = None, **config: Any) -> None:
+    def __init__(self, python: str = sys.executable, **config: Any) -> None:
         """Start it, and wait until it is ready, or says why it can't be.
 
         python: which interpreter.
@@ -77,7 +76,7 @@ class Interpreter:
         told = {"protocol": 1, "fds": fds, "imports": [], "setup": "", "uncontained": True, **config}
         config_fd = memory_file(json.dumps(told).encode())
         argv = [python, "-I", "-c", archive.boot_text(), str(config_fd)]
-        self.process = subprocess.Popen(argv, pass_fds=[*fds.values(), config_fd], stdin=subprocess.DEVNULL, cwd=cwd)
+        self.process = subprocess.Popen(argv, pass_fds=[*fds.values(), config_fd], stdin=subprocess.DEVNULL)
         theirs.close()
         os.close(zipped)
         os.close(config_fd)
@@ -127,7 +126,13 @@ class Branch:
         with their_told, their_line:
             interpreter.control.sendmsg([b'{"branch":1}'], _rights([their_told.fileno(), their_line.fileno()]))
         branch = cls(told, line, os.memfd_create("nsbox-output"))
-        branch.start()
+        try:
+            branch.start()
+        except BaseException:  # nothing stays open, so that only this test fails
+            for end in (told, line):
+                end.close()
+            os.close(branch.output)
+            raise
         stdin, extra = go.pop("stdin", None), go.pop("extra", [])
         null = os.open(os.devnull, os.O_RDONLY)
         first = null if stdin is None else stdin
