@@ -93,7 +93,7 @@ class Python:
     def _policy(self) -> Policy:
         """Return the policy that holds now; raises ValueError once this or the Sandbox is closed."""
         if self._is_closed:
-            raise ValueError("it is closed")
+            raise ValueError("the Python is closed: Sandbox.python() makes another")
         way = self._box.way()
         if self._box.mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))

@@ -72,11 +72,13 @@ class PythonKernel:
         *,
         family: weakref.WeakSet[PythonKernel] | None = None,
         process: KernelProcess | None = None,
+        parent: PythonKernel | None = None,
     ) -> None:
         """Hold it. Use Python.kernel().
 
         start: starts its process; reset() calls it again. scrubber: masks secrets.
         family: where it and its forks are listed. process: what it begins with. Default: None, for start's.
+        parent: the kernel that it was forked from, which stays as long as something refers to the fork. Default: None.
         """
         self._start, self._policy, self._scrubber = start, policy, scrubber
         self._lock = threading.Lock()  # of the thread that uses it
@@ -86,6 +88,7 @@ class PythonKernel:
         self._is_closed = False
         self._fate: Fate | None = None
         self._number = 0
+        self._origin = None if parent is None else (parent, parent._process)
         self._creator = os.getpid()
         self._family: weakref.WeakSet[PythonKernel] = weakref.WeakSet() if family is None else family
         self._settle(start() if process is None else process)
@@ -269,6 +272,8 @@ class PythonKernel:
         the kernel has Landlock of version 6 (Linux 6.12). A fork can be forked again. Each ends with the kernel or fork
         that it was forked from.
 
+        Unless you close or reset it, this kernel stays as long as something refers to one of its forks.
+
         n: how many. Default: 1.
 
         Raises ForkError if threads run in the kernel, or there is no room for more processes; ValueError and TypeError
@@ -294,7 +299,8 @@ class PythonKernel:
         return made
 
     def _one(self, process: KernelProcess) -> PythonKernel:
-        return PythonKernel(self._start, self._policy, self._scrubber, family=self._family, process=process)
+        start, family = self._start, self._family
+        return PythonKernel(start, self._policy, self._scrubber, family=family, process=process, parent=self)
 
     # ---- its end
 
@@ -310,10 +316,17 @@ class PythonKernel:
             fork.kill(is_late=False)
         self._exchange.drain_rest()
         status, usage = process.outcome()
-        self._fate = Fate(status, usage, problem if was_alive else "")
-        self._process = None
+        self._fate = Fate(status, usage, problem if was_alive else "", not was_alive and self._is_orphan())
+        self._process = self._origin = None
         reader().end()
         process.close()
+
+    def _is_orphan(self) -> bool:
+        """Return whether it was forked from a process that has ended, as far as is known."""
+        if self._origin is None:
+            return False
+        parent, process = self._origin
+        return parent.ended is not None or parent._process is not process
 
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the code of the call that is running; return whether there is one.

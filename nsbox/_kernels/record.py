@@ -50,11 +50,16 @@ class Stop(Frozen):
 
 @frozen
 class Fate(Frozen):
-    """How a kernel has ended. status: as Popen.returncode. problem: what nsbox ended it for; "": nothing."""
+    """How a kernel has ended.
+
+    status: as Popen.returncode. problem: what nsbox ended it for; "": nothing.
+    is_orphan: whether it is a fork, and the kernel that it was forked from has ended, too.
+    """
 
     status: int
     usage: Usage | None
     problem: str = ""
+    is_orphan: bool = False
 
     def __str__(self) -> str:
         if self.problem:
@@ -64,7 +69,8 @@ class Fate(Frozen):
                 name = signal.Signals(-self.status).name
             except ValueError:
                 name = f"signal {-self.status}"
-            return f"it was ended by {name}"
+            rest = ", and the kernel that it was forked from has ended too" if self.is_orphan else ""
+            return f"it was ended by {name}{rest}"
         return f"it has exited with status {self.status}"
 
 

@@ -13,7 +13,7 @@ from nsbox._python.hints import explained
 from nsbox._python.reply import LIMITS, Reader, Reply
 from nsbox._python.result import PythonResult
 from nsbox._python.way import BranchKeeper, BranchWay
-from nsbox._python.wire import WireError, frame
+from nsbox._python.wire import WireError, encode, frame
 from nsbox._tools.view import view
 from nsbox.subprocess import Popen
 
@@ -63,7 +63,20 @@ def run_frame(
     try:
         return frame(message)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"inputs must be values of JSON, and code and inputs not too long: {error}") from None
+        culprit = _culprit(inputs or {})
+        if culprit is None:
+            raise
+        raise type(error)(f"inputs[{culprit!r:.100}] must be a value that JSON has: {error}") from None
+
+
+def _culprit(inputs: Mapping[str, object]) -> str | None:
+    """Return the name of the first input that JSON can't say, None if there is none."""
+    for name, value in inputs.items():
+        try:
+            encode({name: value})
+        except (TypeError, ValueError):
+            return name
+    return None
 
 
 def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> NsboxError:

@@ -77,7 +77,7 @@ class Supply:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ValueError("it is closed")
+            raise ValueError("the Python is closed: Sandbox.python() makes another")
 
     @property
     def current(self) -> Interpreter | None:

@@ -44,6 +44,11 @@ class Program(Frozen):
     argv: tuple[str, ...]
     is_input: bool = False
 
+    @property
+    def variables(self) -> dict[str, str] | None:
+        """What a file has besides: `__file__`, absolute as since Python 3.9; None for code that is no file's."""
+        return {"__file__": os.path.abspath(self.name)} if self.name == self.argv[0] else None
+
 
 def python_of(box: Sandbox, options: argparse.Namespace) -> Python:
     """Return the warm interpreter that the options ask for. Raises ValueError, which names an option."""
@@ -148,7 +153,7 @@ class Work:
         give_terminal(self._policy, [*streams.values()])
         py = python_of(self._stack.enter_context(Sandbox(self._policy)), words)
         py.start()
-        frame = run_frame(1, program.code, None, name=program.name)
+        frame = run_frame(1, program.code, program.variables, name=program.name)
         way = BranchWay(self._policy, py._supply, frame, [*program.argv])
         keeper: Any = _JobKeeper(way)
         more = {"branch": way, "cwd": words.chdir, "timeout": words.timeout, "own_group": False}
@@ -262,6 +267,7 @@ def record(program: Program, policy: Policy, options: argparse.Namespace) -> int
             policy,
             program.code,
             name=program.name,
+            inputs=program.variables,
             program=program.argv[0],
             args=program.argv[1:],
             cwd=None if options.chdir is None else os.path.abspath(options.chdir),

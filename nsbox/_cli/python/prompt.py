@@ -65,7 +65,8 @@ class Prompt:
                 if result.signal is None and not result.timed_out:  # exit(), sys.exit()
                     return result.returncode
                 for hint in result.why:
-                    say(hint.message)
+                    if hint.kind != "ended":  # it names reset(), which the prompt lacks; the line below says the rest
+                        say(hint.message)
                 self._kernel.reset()
                 say(f"the kernel has ended: {how}; {_FRESH}")
         return 0

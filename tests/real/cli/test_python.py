@@ -101,6 +101,17 @@ def test_file(workspace: Path, tmp_path: Path) -> None:
     assert f'File "{path}", line 4' in done.stderr and "    1 / 0\n" in done.stderr
 
 
+def test_variable_of_a_file(workspace: Path) -> None:
+    """A file's own path is absolute, as Python's; other code has none."""
+    (workspace / "own.py").write_text("import sys\nprint(__file__, sys.argv[0])\nprint(open(__file__).read(6))\n")
+    assert nsbox(workspace, "own.py").stdout == f"{workspace.resolve()}/own.py own.py\nimport\n"
+    assert json.loads(nsbox(workspace, "--json", "./own.py").stdout)["stdout"].startswith(
+        f"{workspace.resolve()}/own.py"
+    )
+    for done in (nsbox(workspace, "-c", "__file__"), nsbox(workspace, "-", input="__file__")):
+        assert done.returncode == 1 and "NameError" in done.stderr
+
+
 def test_stdin_is_a_program(workspace: Path) -> None:
     """Without a terminal, or as -; nothing is left of it for the program."""
     program = "import sys\nprint(sys.argv, repr(sys.stdin.read()))\n"
@@ -338,9 +349,9 @@ def test_prompt_after_a_crash(workspace: Path) -> None:
     """A kernel that ends is told, with its signal, and another one begins."""
     with prompt(workspace) as screen:
         says(screen, "x = 1")
-        assert "the kernel has ended: it was ended by SIGSEGV; a new one begins" in says(
-            screen, "import os; os.kill(os.getpid(), 11)"
-        )
+        told = says(screen, "import os; os.kill(os.getpid(), 11)")
+        assert "the kernel has ended: it was ended by SIGSEGV; a new one begins" in told
+        assert told.count("has ended") == 1 and "reset()" not in told
         assert "NameError" in says(screen, "x")
 
 

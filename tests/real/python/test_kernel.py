@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +218,8 @@ def test_cwd_and_environment(py: Python, workspace: Path) -> None:
         ({"code": b"1"}, "code is a bytes"),
         ({"inputs": [1]}, "inputs is a list"),
         ({"inputs": {"a b": 1}}, "names must be"),
-        ({"inputs": {"a": object()}}, "values of JSON"),
-        ({"inputs": {"a": float("nan")}}, "values of JSON"),
+        ({"inputs": {"a": object()}}, "value that JSON has"),
+        ({"inputs": {"a": float("nan")}}, "value that JSON has"),
         ({"input": 3}, "input is 3"),
         ({"timeout": 0}, "timeout is 0"),
         ({"timeout": "x"}, "timeout is 'x'"),
@@ -386,3 +386,37 @@ def test_a_forked_process(kernel: PythonKernel) -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert ran(kernel, "x").value == 1
+
+
+def test_forks_keep_their_kernel(py: Python) -> None:
+    """A search refers only to the newest forks: what they were forked from stays as long as they do."""
+    newest = py.kernel()
+    newest.run("x = 1")
+    first = newest.pid
+    for _ in range(3):
+        (newest,) = newest.fork()
+        gc.collect()
+        assert newest.run("x").value == 1
+    assert first is not None and os.path.exists(f"/proc/{first}")
+    newest.close()
+    gc.collect()
+    assert not os.path.exists(f"/proc/{first}")
+
+
+@pytest.mark.parametrize(
+    "end", [PythonKernel.close, PythonKernel.reset, lambda kernel: kernel.run("import os; os._exit(3)")]
+)
+def test_forks_say_that_their_kernel_has_ended(py: Python, end: Callable[[PythonKernel], object]) -> None:
+    """Their own end says little: they were killed."""
+    with py.kernel() as kernel:
+        (fork,) = kernel.fork()
+        (second,) = fork.fork()
+        end(kernel)
+        for orphan in (second, fork):
+            with pytest.raises(
+                ValueError, match="SIGKILL, and the kernel that it was forked from has ended too; reset"
+            ):
+                orphan.run("1")
+            orphan.reset()
+            assert orphan.run("1 + 1").value == 2
+            orphan.close()

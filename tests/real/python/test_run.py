@@ -129,6 +129,14 @@ def test_statuses_are_those_of_an_interpreter(py: Python, code: str, status: int
     assert (result.returncode, result.stderr, result.exception, result.cause) == (status, words, None, "exit")
 
 
+def test_inputs_that_json_lacks(py: Python) -> None:
+    """The error names the input."""
+    with pytest.raises(TypeError, match=r"inputs\['b'\] must be a value that JSON has: .*set"):
+        py.run("1", inputs={"a": 1, "b": {2}})
+    with pytest.raises(ValueError, match=r"bytes of code and inputs are more than"):
+        py.run("1", inputs={"a": "x" * (33 << 20)})
+
+
 def test_inputs_and_arguments(py: Python) -> None:
     """Inputs are variables; args are sys.argv's."""
     result = ran(py, "import sys; [n * n for n in numbers], sys.argv", inputs={"numbers": [1, 2]}, args=["a", "b"])
