@@ -73,6 +73,14 @@ class Branch:
         self._ending = Ending(runs.execution.namespace)
         self._forks = forks
         self._is_kernel = False
+        os.register_at_fork(after_in_child=self._lose_line)
+
+    def _lose_line(self) -> None:
+        """In a fork: leave the line, so that it ends with this process, and no other reads what comes later."""
+        try:
+            self._line.close()
+        except (LostError, OSError):
+            pass
 
     def serve(self) -> NoReturn:
         """Wait for frames, and do what they say, until the end."""

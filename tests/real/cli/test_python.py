@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,33 @@ def test_timeout(workspace: Path) -> None:
     done = nsbox(workspace, "--timeout", "3", "-c", "print('begun', flush=True)\nwhile True: pass")
     assert (done.returncode, done.stdout) == (124, "begun\n")
     assert done.stderr == "nsbox: --timeout: the code was ended after 3 s\n"
+
+
+def test_network_list(workspace: Path) -> None:
+    """--allow-net opens what it lists, and nothing else; the control is the host's network."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket; socket.create_connection(('localhost', {port}), 10); print('connected')"
+        for words, is_open in (
+            (["--network", "host"], True),
+            (["--allow-net", f"localhost:{port}"], True),
+            (["--allow-net", "a.example"], False),
+            ([], False),
+        ):
+            for more in ([], ["--json"]):
+                done = nsbox(workspace, *words, *more, "-c", code)
+                assert done.returncode == (0 if is_open else 1), (words, done)
+    other = "import socket; socket.create_connection(('b.example', 443))"
+    refused = nsbox(workspace, "--allow-net", "a.example", "-c", other).stderr.splitlines()[-1]
+    assert refused.startswith("nsbox: ") and "--allow-net b.example" in refused
+
+
+def test_overlay(workspace: Path) -> None:
+    """--overlay throws away what changes in the workspace; the control keeps it."""
+    code = "open('made', 'w').write('x'); print(open('made').read())"
+    assert nsbox(workspace, "--overlay", "-c", code).stdout == "x\n"
+    assert not (workspace / "made").exists()
+    assert nsbox(workspace, "-c", code).stdout == "x\n" and (workspace / "made").exists()
 
 
 def test_imports(workspace: Path) -> None:
@@ -331,9 +359,9 @@ def test_prompt_interrupts(workspace: Path) -> None:
 def test_prompt_with_deaf_code(workspace: Path) -> None:
     """Code that ignores Ctrl-C is ended by the third one; a new kernel begins."""
     with prompt(workspace) as screen:
-        says(screen, "import signal, time; x = 1")
+        says(screen, "import os, signal, time; x = 1")
         screen.line(
-            "signal.signal(2, lambda *_: print('no' + 't me', flush=True)); print('be'+'gun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]"
+            "signal.signal(2, lambda *_: os.write(1, b'no' b't me\\n')); print('be'+'gun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]"
         )
         screen.until("\nbegun\n")
         for _ in range(2):
@@ -370,7 +398,7 @@ def test_prompt_history(workspace: Path) -> None:
         for _ in range(4):
             screen.type("\x10")  # Ctrl-P, as the arrow up
         screen.type("\r")
-        screen.until("line one'\n")
+        screen.until("line one'\n>>> ")
 
 
 def test_prompt_without_a_state(workspace: Path) -> None:
