@@ -16,12 +16,12 @@ import weakref
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._interpreter.executable import check_python
+from nsbox._interpreter.program import Wish
+from nsbox._interpreter.supply import Supply
 from nsbox._lookup.host import host_for
-from nsbox._python.executable import check_python
-from nsbox._python.program import Wish
 from nsbox._python.result import PythonResult as PythonResult
 from nsbox._python.result import python_schema as python_schema
-from nsbox._python.supply import Supply
 from nsbox._spawn.prepare import prepare
 from nsbox._tools.arguments import check_timeout
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from nsbox._batches.options import MapOptions
     from nsbox._batches.progress import Wish as ProgressWish
     from nsbox._calls.token import CancelToken
+    from nsbox._interpreter.interpreter import Interpreter
     from nsbox._kept.tool_calls import ToolOptions
     from nsbox._kernels.kernel import PythonKernel
     from nsbox._kernels.process import KernelProcess
     from nsbox._policy.policy import Policy
-    from nsbox._python.interpreter import Interpreter
     from nsbox.sandbox import Sandbox
     from nsbox.secrets import Secret, Store
 

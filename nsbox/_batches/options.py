@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from nsbox._batches.map import RunOne
     from nsbox._calls.token import CancelToken
+    from nsbox._interpreter.supply import Supply
     from nsbox._policy.policy import Policy
     from nsbox._python.result import PythonResult
-    from nsbox._python.supply import Supply
     from nsbox.secrets import Secret, Store
 
     class MapOptions(TypedDict, total=False):

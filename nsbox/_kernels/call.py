@@ -12,12 +12,12 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.call import check_max_output
 from nsbox._calls.output import MOST_OUTPUT, Output
 from nsbox._calls.token import CancelToken
+from nsbox._interpreter.branch import LONGEST
+from nsbox._interpreter.wire import WireError, frame
 from nsbox._kernels.record import Stop
 from nsbox._lifetime import kills
-from nsbox._python.branch import LONGEST
 from nsbox._python.call import check_code, check_inputs, run_frame
 from nsbox._python.reply import Reader
-from nsbox._python.wire import WireError, frame
 from nsbox._tools.arguments import as_bytes, check_timeout
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened, own
 from nsbox._base.stdlib import RLock
 from nsbox._core import orphans
+from nsbox._interpreter.branch import BranchCommand, Lost, pid_of, received
+from nsbox._interpreter.wire import WireError, frame
 from nsbox._lifetime import kills
 from nsbox._lifetime.usage import Usage, cause
-from nsbox._python.branch import BranchCommand, Lost, pid_of, received
 from nsbox._python.line import BranchLine
-from nsbox._python.wire import WireError, frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nsbox._base.owners import Owner
+    from nsbox._interpreter.branch import BranchCommand
     from nsbox._kernels.forks import ForkProcess
     from nsbox._popen.popen import Popen
-    from nsbox._python.branch import BranchCommand
     from nsbox._python.line import BranchLine
 
     class KernelProcess(Protocol):

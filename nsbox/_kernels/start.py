@@ -10,14 +10,14 @@ from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import high, opened, own
 from nsbox._calls import environment
+from nsbox._interpreter.branch import LONGEST
+from nsbox._interpreter.wire import frame
 from nsbox._kernels.exchange import KernelExchange
 from nsbox._kernels.idle import Pending
 from nsbox._kernels.process import BranchProcess
 from nsbox._paths.resolution import absolute
-from nsbox._python.branch import LONGEST
 from nsbox._python.call import refusal
 from nsbox._python.way import BranchKeeper, BranchWay
-from nsbox._python.wire import frame
 from nsbox.subprocess import Popen
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._base.owners import Owner
+    from nsbox._interpreter.supply import Supply
     from nsbox._leaks.scrub import Scrubber
     from nsbox._policy.policy import Policy
-    from nsbox._python.supply import Supply
     from nsbox.secrets import Secret, Store
 
 

@@ -9,11 +9,11 @@ from functools import partial
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.call import Call
+from nsbox._interpreter.wire import WireError, encode, frame
 from nsbox._python.hints import explained
 from nsbox._python.reply import LIMITS, Reader, Reply
 from nsbox._python.result import PythonResult
 from nsbox._python.way import BranchKeeper, BranchWay
-from nsbox._python.wire import WireError, encode, frame
 from nsbox._tools.view import view
 from nsbox.subprocess import Popen
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from nsbox._base.errors import NsboxError
     from nsbox._calls.exchange import Side
     from nsbox._calls.record import ToolResult
+    from nsbox._interpreter.supply import Supply
     from nsbox._policy.policy import Policy
     from nsbox._python.line import BranchLine
-    from nsbox._python.supply import Supply
 
 NAME = "<python>"  # of the code, in tracebacks
 

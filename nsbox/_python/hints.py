@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nsbox._calls.record import ToolResult
+    from nsbox._interpreter.interpreter import Interpreter
     from nsbox._policy.policy import Policy
-    from nsbox._python.interpreter import Interpreter
     from nsbox._python.reply import Reply
 
 _MODULE = re.compile(r"No module named '([\w.]{1,200})'")

@@ -7,7 +7,7 @@ import array
 import errno
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._python.wire import Frames, WireError
+from nsbox._interpreter.wire import Frames, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._python.wire import WireError, is_deep
+from nsbox._interpreter.wire import WireError, is_deep, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,11 +66,6 @@ class Reply(Frozen):
     exception: PythonException | None = None
     exit: int | None = None
     omissions: tuple[str, ...] = ()
-
-
-def plain(text: str) -> str:
-    """Return text that can be encoded: half of a surrogate pair becomes U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Reader:

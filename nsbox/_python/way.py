@@ -12,13 +12,13 @@ from nsbox._base.owners import opened
 from nsbox._core import call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result
+from nsbox._interpreter.branch import BranchCommand, Failed, Lost
+from nsbox._interpreter.plan import check
 from nsbox._kept.session import open_pipes
 from nsbox._lifetime.shutdown import is_finalizing
 from nsbox._lookup.host import host_for
 from nsbox._popen.popen import Popen
-from nsbox._python.branch import BranchCommand, Failed, Lost
 from nsbox._python.line import BranchLine
-from nsbox._python.plan import check
 from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from nsbox._base.owners import Owner
     from nsbox._core.command import Command
+    from nsbox._interpreter.interpreter import Interpreter
+    from nsbox._interpreter.supply import Supply
     from nsbox._policy.policy import Policy
-    from nsbox._python.interpreter import Interpreter
-    from nsbox._python.supply import Supply
     from nsbox._spawn.prepare import Prepared
     from nsbox._spawn.start import Start
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nsbox import Policy, Python, Sandbox
-from nsbox._python.mounts.stamps import Stamps
+from nsbox._interpreter.mounts.stamps import Stamps
 
 READ = """
 def tried(name, mode):

@@ -25,9 +25,9 @@ from nsbox import (
     UnavailableError,
 )
 from nsbox._backends import compile_policy
+from nsbox._interpreter.plan import BranchPlans, nested, plans
 from nsbox._plan.capabilities import CAPABILITIES
 from nsbox._plan.ops import Devpts, Lifted, Over, primitives
-from nsbox._python.plan import BranchPlans, nested, plans
 
 KERNEL = replace(ADMIN, kernel_id=0x70000001)
 LANDLOCK = replace(DEBIAN, kernel=(6, 12), landlock_abi=6)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from nsbox import UnavailableError
+from nsbox._interpreter.mounts.overlay import MOST_PLACES, Overlaid, Place, overlaid
 from nsbox._kept import split
 from nsbox._plan import ops
 from nsbox._plan.ops import (
@@ -25,7 +26,6 @@ from nsbox._plan.ops import (
     Symlink,
     Tmpfs,
 )
-from nsbox._python.mounts.overlay import MOST_PLACES, Overlaid, Place, overlaid
 
 CLOSED = RemountRo("/")
 

@@ -14,9 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsbox import PythonException, PythonResult, python_schema
+from nsbox._interpreter.wire import (
+    MOST_DEPTH,
+    MOST_FRAME,
+    Frames,
+    WireError,
+    decoded,
+    encode,
+    frame,
+    is_deep,
+    number_in,
+)
 from nsbox._python.line import BranchLine
 from nsbox._python.reply import DEPTH, MIME, REPR, TEXT, Reader, Reply
-from nsbox._python.wire import MOST_DEPTH, MOST_FRAME, Frames, WireError, decoded, encode, frame, is_deep, number_in
 from nsbox._tools.verdicts import Hint
 from nsbox.leaks import Scrubber
 

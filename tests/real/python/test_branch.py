@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from nsbox._python.branch import BranchCommand, Failed, Lost, pid_of, received
-from nsbox._python.wire import WireError
+from nsbox._interpreter.branch import BranchCommand, Failed, Lost, pid_of, received
+from nsbox._interpreter.wire import WireError
 
 STARTS = "sleep 1000 & echo $!; sleep 1000 & echo $!; wait $!"
 

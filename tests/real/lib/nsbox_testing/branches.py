@@ -18,11 +18,11 @@ from nsbox._base.frozen import replace
 from nsbox._core import linux
 from nsbox._core.command import Result
 from nsbox._core.request import Blob, request_for
+from nsbox._interpreter.mounts.layers import Layers, overlaid_of
+from nsbox._interpreter.mounts.overlay import Overlaid
+from nsbox._interpreter.plan import BranchPlans, nested, plans
 from nsbox._lookup.host import host_for
 from nsbox._plan.capabilities import Capabilities
-from nsbox._python.mounts.layers import Layers, overlaid_of
-from nsbox._python.mounts.overlay import Overlaid
-from nsbox._python.plan import BranchPlans, nested, plans
 from nsbox._spawn.prepare import Prepared, prepare
 from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Keeper, Way

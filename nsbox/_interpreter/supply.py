@@ -7,13 +7,13 @@ from contextlib import suppress
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
-from nsbox._python.interpreter import Interpreter
+from nsbox._interpreter.interpreter import Interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsbox._interpreter.program import Wish
     from nsbox._policy.policy import Policy
-    from nsbox._python.program import Wish
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
 

@@ -19,11 +19,11 @@ from nsbox._core.abi import constants as c
 from nsbox._core.request import request_for
 from nsbox._files.files import opened_plainly
 from nsbox._files.mounts import mounts
+from nsbox._interpreter.mounts.overlay import Overlaid, Place, overlaid
 from nsbox._kept import tree
 from nsbox._paths.destinations import Destinations, is_missing
 from nsbox._plan import ops
 from nsbox._plan.plan import Identity
-from nsbox._python.mounts.overlay import Overlaid, Place, overlaid
 from nsbox._transaction.overlay import check_marks
 
 if TYPE_CHECKING:

@@ -22,15 +22,14 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
+from nsbox._interpreter.branch import BranchCommand, Ends, Lost, received
+from nsbox._interpreter.executable import OLDEST, executable
+from nsbox._interpreter.mounts.stamps import Stamps
+from nsbox._interpreter.program import files
+from nsbox._interpreter.warm import warm
+from nsbox._interpreter.wire import WireError, encode, plain
 from nsbox._lookup.host import host_for
 from nsbox._popen.popen import Popen
-from nsbox._python.branch import BranchCommand, Ends, Lost, received
-from nsbox._python.executable import OLDEST, executable
-from nsbox._python.mounts.stamps import Stamps
-from nsbox._python.program import files
-from nsbox._python.reply import plain
-from nsbox._python.warm import warm
-from nsbox._python.wire import WireError, encode
 from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Keeper, Way
 
@@ -40,10 +39,10 @@ if TYPE_CHECKING:
 
     from nsbox._base.owners import Owner
     from nsbox._core.command import Result
+    from nsbox._interpreter.mounts.layers import Layers
+    from nsbox._interpreter.mounts.overlay import Overlaid
+    from nsbox._interpreter.program import Wish
     from nsbox._policy.policy import Policy
-    from nsbox._python.mounts.layers import Layers
-    from nsbox._python.mounts.overlay import Overlaid
-    from nsbox._python.program import Wish
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
     from nsbox._spawn.start import Start
@@ -150,7 +149,7 @@ class Interpreter:
         """Return what becomes of the plan if branches get overlays, and keep what these are made of."""
         if not self._wish.overlay:
             return None
-        from nsbox._python.mounts.layers import Layers, overlaid_of  # seldom needed
+        from nsbox._interpreter.mounts.layers import Layers, overlaid_of  # seldom needed
 
         made = overlaid_of(self.prepared)
         size = self.policy.tmp_size

@@ -18,9 +18,9 @@ from nsbox._plan.capabilities import CAPABILITIES, Capabilities
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsbox._interpreter.mounts.overlay import Overlaid
     from nsbox._plan.plan import Identity, Plan
     from nsbox._policy.policy import Policy
-    from nsbox._python.mounts.overlay import Overlaid
     from nsbox._seccomp.bpf import Program
 
 _PROC = "/proc"

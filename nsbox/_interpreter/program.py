@@ -10,7 +10,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import own
 from nsbox._core import linux
 from nsbox._guest.archive import archive
-from nsbox._python.wire import encode
+from nsbox._interpreter.wire import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import own_received
 from nsbox._base.stdlib import RLock
 from nsbox._core.command import Used
-from nsbox._python.wire import MOST_MESSAGE, WireError, decoded, frame, number_in
+from nsbox._interpreter.wire import MOST_MESSAGE, WireError, decoded, frame, number_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

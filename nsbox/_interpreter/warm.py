@@ -6,16 +6,16 @@ from nsbox import _backends
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._core.request import Blob, request_for
+from nsbox._interpreter.plan import check, nested, plans
 from nsbox._layout.layout import may_be_kernel_root
 from nsbox._lookup.host import host_for
-from nsbox._python.plan import check, nested, plans
 from nsbox._seccomp.bpf import Program, Rule
 
 if TYPE_CHECKING:
+    from nsbox._interpreter.mounts.overlay import Overlaid
     from nsbox._plan.ops import Op
     from nsbox._plan.plan import Plan
     from nsbox._policy.policy import Policy
-    from nsbox._python.mounts.overlay import Overlaid
     from nsbox._spawn.prepare import Prepared
 
 # A mount gives root's workspace to the ids that stand in for root. There the interpreter could give files capabilities,

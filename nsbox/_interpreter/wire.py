@@ -135,3 +135,8 @@ def number_in(message: Mapping[str, Any], name: str, least: int, most: int) -> i
     if type(value) is not int or not least <= value <= most:
         raise WireError(f"{name!r} is {value!r:.60}, and no number from {least} to {most}")
     return value
+
+
+def plain(text: str) -> str:
+    """Return text that can be encoded: half of a surrogate pair becomes U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

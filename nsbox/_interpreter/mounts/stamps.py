@@ -23,7 +23,7 @@ from nsbox._plan import ops
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nsbox._python.mounts.overlay import Place
+    from nsbox._interpreter.mounts.overlay import Place
 
 _MOUNTED = (ops.Bind, ops.RoBind, ops.DevBind, ops.Device, ops.BindData, ops.Mask, ops.Tmpfs)
 _ESTALE = 116
