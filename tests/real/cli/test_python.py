@@ -165,6 +165,14 @@ def test_timeout(workspace: Path) -> None:
     assert done.stderr == "nsbox: --timeout: the code was ended after 3 s\n"
 
 
+def test_overlay(workspace: Path) -> None:
+    """--overlay throws away what changes in the workspace; the control keeps it."""
+    code = "open('made', 'w').write('x'); print(open('made').read())"
+    assert nsbox(workspace, "--overlay", "-c", code).stdout == "x\n"
+    assert not (workspace / "made").exists()
+    assert nsbox(workspace, "-c", code).stdout == "x\n" and (workspace / "made").exists()
+
+
 def test_imports(workspace: Path) -> None:
     """--import makes a module known before the code."""
     assert (
@@ -331,9 +339,9 @@ def test_prompt_interrupts(workspace: Path) -> None:
 def test_prompt_with_deaf_code(workspace: Path) -> None:
     """Code that ignores Ctrl-C is ended by the third one; a new kernel begins."""
     with prompt(workspace) as screen:
-        says(screen, "import signal, time; x = 1")
+        says(screen, "import os, signal, time; x = 1")
         screen.line(
-            "signal.signal(2, lambda *_: print('no' + 't me', flush=True)); print('be'+'gun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]"
+            "signal.signal(2, lambda *_: os.write(1, b'no' b't me\\n')); print('be'+'gun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]"
         )
         screen.until("\nbegun\n")
         for _ in range(2):
@@ -370,7 +378,7 @@ def test_prompt_history(workspace: Path) -> None:
         for _ in range(4):
             screen.type("\x10")  # Ctrl-P, as the arrow up
         screen.type("\r")
-        screen.until("line one'\n")
+        screen.until("line one'\n>>> ")
 
 
 def test_prompt_without_a_state(workspace: Path) -> None:
