@@ -13,6 +13,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._cli import bridge, direct
 from nsbox._cli.job import TIMED_OUT, Job, NotStarted, started
 from nsbox._cli.messages import complain, say
+from nsbox._cli.network import refusals
 from nsbox._cli.run import give_terminal
 from nsbox._python.call import PythonCall, refusal, run_frame
 from nsbox._python.way import BranchKeeper, BranchPopen, BranchWay
@@ -154,13 +155,15 @@ class Work:
         py = python_of(self._stack.enter_context(Sandbox(self._policy)), words)
         py.start()
         frame = run_frame(1, program.code, program.variables, name=program.name)
-        way = BranchWay(self._policy, py._supply, frame, [*program.argv])
+        way = BranchWay(py._policy(), py._supply, frame, [*program.argv])  # what the Sandbox makes of the policy
         keeper: Any = _JobKeeper(way)
         more = {"branch": way, "cwd": words.chdir, "timeout": words.timeout, "own_group": False}
         return started(["python"], lambda: BranchJob(["python"], policy=keeper, **streams, **more))
 
     def finish(self, job: Job) -> int:
         """Return the exit status, once nothing is left of the program."""
+        for text in refusals(self._policy, job) if job.status else ():
+            say(text)
         self._stack.close()
         assert isinstance(job, BranchJob)
         if job.line.failure is not None:
@@ -264,7 +267,7 @@ def record(program: Program, policy: Policy, options: argparse.Namespace) -> int
         py = python_of(box, options)
         call = PythonCall(
             py._supply,
-            policy,
+            py._policy(),
             program.code,
             name=program.name,
             inputs=program.variables,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,25 @@ def test_timeout(workspace: Path) -> None:
     done = nsbox(workspace, "--timeout", "3", "-c", "print('begun', flush=True)\nwhile True: pass")
     assert (done.returncode, done.stdout) == (124, "begun\n")
     assert done.stderr == "nsbox: --timeout: the code was ended after 3 s\n"
+
+
+def test_network_list(workspace: Path) -> None:
+    """--allow-net opens what it lists, and nothing else; the control is the host's network."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket; socket.create_connection(('localhost', {port}), 10); print('connected')"
+        for words, is_open in (
+            (["--network", "host"], True),
+            (["--allow-net", f"localhost:{port}"], True),
+            (["--allow-net", "a.example"], False),
+            ([], False),
+        ):
+            for more in ([], ["--json"]):
+                done = nsbox(workspace, *words, *more, "-c", code)
+                assert done.returncode == (0 if is_open else 1), (words, done)
+    other = "import socket; socket.create_connection(('b.example', 443))"
+    refused = nsbox(workspace, "--allow-net", "a.example", "-c", other).stderr.splitlines()[-1]
+    assert refused.startswith("nsbox: ") and "--allow-net b.example" in refused
 
 
 def test_overlay(workspace: Path) -> None:
