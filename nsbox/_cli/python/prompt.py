@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FIRST, MORE = ">>> ", "... "
 _PATIENCE = 2  # typed interrupts that the code may ignore; the next one ends the kernel
+_GLANCE = 0.1  # seconds
 _FRESH = "a new one begins, without your variables"
 
 
@@ -122,7 +123,8 @@ class Prompt:
 
         with _at_interrupt(interrupt):
             thread.start()
-            done.wait()
+            while not done.wait(_GLANCE):  # a signal may come to another thread, which doesn't wake this one
+                pass
             thread.join()
         if failed:
             raise failed[0]
