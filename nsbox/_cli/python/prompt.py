@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIRST, MORE = ">>> ", "... "
 _PATIENCE = 2  # typed interrupts that the code may ignore; the next one ends the kernel
-_GLANCE = 0.1  # seconds
+_GLANCE = 0.1  # seconds; interrupts that follow each other faster may count as one
 _FRESH = "a new one begins, without your variables"
 
 
@@ -110,21 +110,19 @@ class Prompt:
                 done.set()
 
         thread = threading.Thread(target=work, name="nsbox-prompt", daemon=True)
-        count, self._was_reset = 0, False
+        typed, obeyed, self._was_reset = 0, 0, False
 
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            nonlocal count
-            count += 1
-            if count <= _PATIENCE:
-                self._kernel.interrupt()
-            elif not self._was_reset:
-                self._was_reset = True
-                self._kernel.reset()
+        def note(number: int, frame: FrameType | None) -> None:
+            nonlocal typed
+            typed += 1
 
-        with _at_interrupt(interrupt):
+        with _at_interrupt(note):
             thread.start()
-            while not done.wait(_GLANCE):  # a signal may come to another thread, which doesn't wake this one
-                pass
+            while not done.wait(_GLANCE):  # not by the handler, which could interrupt itself within the kernel's lock
+                if obeyed < typed and not self._was_reset:
+                    obeyed += 1
+                    self._was_reset = obeyed > _PATIENCE
+                    (self._kernel.reset if self._was_reset else self._kernel.interrupt)()
             thread.join()
         if failed:
             raise failed[0]
