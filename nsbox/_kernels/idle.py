@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 
 from nsbox._base.descriptors import close, high
@@ -103,6 +104,8 @@ class _Reader:
                     self._poller.unregister(fd)
 
     def _work(self, poller: select.epoll, bell: int) -> None:
+        # Python handles signals in the main thread. One that is delivered here wouldn't wake that from input().
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             for fd, _ in poller.poll():
                 with self.lock:
