@@ -3,8 +3,9 @@
 Foreign code runs in this process, and can do to it what it likes. Accidents don't matter: what a reply needs was bound
 before, stands in builtins of its own, or is put back.
 
-Frames from the caller: go, run, fork, sync, end. To it: one reply for each run (results/reply.py), fork and sync. Where
-`go` can't be done, there is `{"failed": {...}}` before them, and the branch ends with status 127.
+Frames from the caller: go, run, fork, sync, end. To it: first `{"begun": true}`, then one reply for each run
+(results/reply.py), fork and sync. Where `go` can't be done, `{"failed": {...}}` stands for all that, and the branch
+ends with status 127.
 
 A SIGINT may come after the reply to the call that it was meant for. A caller that has sent one sends `sync` after that
 reply: once that is answered, no earlier signal interrupts anything.
@@ -125,6 +126,7 @@ class Branch:
         except start.StartError as error:
             self._line.send({"failed": {"what": error.what, "errno": error.error, "message": str(error)}})
             _exit(127)
+        self._line.send({"begun": True})  # no code has run yet, so the caller can believe the first frame
 
     def _run(self, frame: dict[str, Any]) -> None:
         """Run code; send the reply, after all output of the code; end a branch that has run it."""

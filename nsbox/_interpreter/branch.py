@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket  # as in _base.descriptors
 import array
 import contextlib
+import errno
 import json
 import os
 import select
@@ -17,6 +18,7 @@ import sys
 from itertools import chain
 
 from nsbox._base.descriptors import from_3_up
+from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import own_received
 from nsbox._base.stdlib import RLock
@@ -170,9 +172,11 @@ class BranchCommand:
         return message
 
     def go(self, message: Mapping[str, object], fds: Sequence[int], code: bytes) -> bytes:
-        """Let it begin; return what its line couldn't take yet of the code. Raises Lost.
+        """Let it begin; return what its line couldn't take yet of the code.
 
         message: "go", without the code. fds: what it gets.
+
+        Raises Lost, and SetupError if too many descriptors of this user are on their way already (unix(7), SCM_RIGHTS).
         """
         data = frame(message) + code
         try:
@@ -181,6 +185,11 @@ class BranchCommand:
             )
         except (BrokenPipeError, ConnectionResetError):
             raise Lost("it has ended") from None
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            hint = "processes of this user hold as many as they may: end those, or raise RLIMIT_NOFILE"
+            raise SetupError(errno.ETOOMANYREFS, "send descriptors to a branch", None, hint) from None
         return data[sent:]
 
     # ---- its end

@@ -23,7 +23,8 @@ class BranchLine:
 
     problem: why nothing more can be read from it; "": nothing is wrong.
     reply: what was said about the latest run; None: nothing yet. displays: what was shown before that.
-    failure: why the branch couldn't begin; None: it could.
+    failure: why the branch couldn't begin; None: it could. Only the first frame can say so: it was sent before any code
+        ran.
     """
 
     def __init__(self, line: _socket.socket, rest: bytes = b"", number: int = 1) -> None:
@@ -36,6 +37,7 @@ class BranchLine:
         self.reply: dict[str, Any] | None = None
         self.displays: list[Any] = []
         self.failure: dict[str, Any] | None = None
+        self._is_first = True
         self.on_problem: Callable[[], object] = bool  # called when it can't be read any more
 
     def begin(self, number: int, data: bytes, fds: Sequence[int] = ()) -> None:
@@ -88,8 +90,9 @@ class BranchLine:
             self._fail(str(error))
 
     def _take(self, message: dict[str, Any]) -> None:
-        if isinstance(message.get("failed"), dict) and self.failure is None and self.reply is None:
+        if self._is_first and isinstance(message.get("failed"), dict):
             self.failure = message["failed"]
+        self._is_first = False
         if message.get("id") != self._number or self.reply is not None:
             return
         if message.get("done") is True or message.keys() & _ANSWERS:

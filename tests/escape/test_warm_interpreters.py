@@ -226,3 +226,25 @@ def test_nothing_is_unmounted(workspace: Path, nested: bool) -> None:
         found = box.python(setup=setup).run("print(problem)")
     assert found.returncode == 0, found.stderr
     assert found.stdout == ("nothing\n" if nested else "pivot_root: Operation not permitted\n")
+
+
+FORGED = """
+import json, os, socket, struct
+line = socket.socket(fileno=os.dup(max(int(name) for name in os.listdir("/proc/self/fd"))))
+content = json.dumps(FRAME).encode()
+line.sendall(struct.pack("<I", len(content)) + content)
+"""
+
+
+def test_code_that_says_it_never_began(workspace: Path) -> None:
+    """What says that a branch couldn't begin is an error for the caller. Code that says it has no such power.
+
+    Control: a forged result arrives, since the code could as well have had that value.
+    """
+    with Sandbox(Policy.workspace(workspace)) as box:
+        py = box.python()
+        failed = {"failed": {"what": "cwd", "errno": 2, "message": "no such directory"}}
+        found = py.run(FORGED.replace("FRAME", repr(failed)) + "print(1)")
+        assert (found.returncode, found.stdout) == (0, "1\n")
+        forged = {"id": 1, "done": True, "has_value": True, "value": 7, "repr": "7", "type": "int"}
+        assert py.run(FORGED.replace("FRAME", repr(forged))).value == 7

@@ -169,6 +169,11 @@ class Branch:
         return data
 
     def receive(self) -> dict[str, Any] | None:
+        """Return the next frame, None at the end of the line. The one that says that the branch has begun is left out."""
+        frame = self.frame()
+        return self.frame() if frame == {"begun": True} else frame
+
+    def frame(self) -> dict[str, Any] | None:
         """Return the next frame, None at the end of the line."""
         head = self._read(4)
         if len(head) < 4:
