@@ -16,6 +16,8 @@ from nsbox_testing.verdicts import LONG
 import nsbox
 from nsbox import ForkError, Python, PythonKernel
 
+WITH_ITS_KERNEL = "it was ended by SIGKILL, and the kernel that it was forked from has ended too"
+
 
 @pytest.fixture
 def kernel(py: Python) -> Iterator[PythonKernel]:
@@ -86,7 +88,7 @@ def test_a_fork_of_a_fork(kernel: PythonKernel) -> None:
     assert chain[-1].run("x").value == [1, 0, 1, 2, 3, 4]
     assert kernel.run("x").value == [1]
     chain[2].close()
-    assert [one.ended for one in chain[3:]] == ["it was ended by SIGKILL"] * 3  # with what they were forked from
+    assert [one.ended for one in chain[3:]] == [WITH_ITS_KERNEL] * 3
     assert chain[1].run("import sys; sys.exit()").ended
     assert kernel.run("x").value == [1]
     (other,) = kernel.fork()
@@ -134,7 +136,7 @@ def test_they_end_with_their_kernel(kernel: PythonKernel) -> None:
     kernel.run("os._exit(5)")
     thread.join(LONG)
     assert (found[0].ended, found[0].returncode) == (True, -9)
-    assert all(fork.ended == "it was ended by SIGKILL" for fork in forks)
+    assert all(fork.ended == WITH_ITS_KERNEL for fork in forks)
     with pytest.raises(ValueError, match="has ended"):
         forks[1].run("1")
 
