@@ -136,7 +136,8 @@ def test_they_end_with_their_kernel(kernel: PythonKernel) -> None:
     kernel.run("os._exit(5)")
     thread.join(LONG)
     assert (found[0].ended, found[0].returncode) == (True, -9)
-    assert all(fork.ended == WITH_ITS_KERNEL for fork in forks)
+    assert forks[0].ended in ("it was ended by SIGKILL", WITH_ITS_KERNEL)  # its call may see its own end first
+    assert [fork.ended for fork in forks[1:]] == [WITH_ITS_KERNEL] * 2
     with pytest.raises(ValueError, match="has ended"):
         forks[1].run("1")
 
