@@ -69,7 +69,7 @@ class AsyncKernel(AsyncCalls):
         return [AsyncKernel(kernel) for kernel in await waiting.in_thread(partial(self.kernel.fork, n), undo=undo)]
 
     async def reset(self) -> None:
-        """Begin afresh, as PythonKernel.reset()."""
+        """Begin again, without the variables, as PythonKernel.reset()."""
         await waiting.in_thread(self.kernel.reset)
 
     @property
@@ -151,7 +151,7 @@ class AsyncMap(Mapped, AsyncIterator["PythonResult"]):
             raise
 
     def _has_news(self) -> bool:
-        """Return whether there is something. Once it was abandoned, that nothing runs any more."""
+        """Return whether there is something to take; once it was abandoned, whether nothing runs any more."""
         batch = self._batch
         return batch is None or (batch.is_gone if batch.is_stopped else batch.has_news() or batch.has_run)
 

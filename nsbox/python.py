@@ -1,4 +1,4 @@
-"""Python: code in milliseconds, contained. Each run is a branch of an interpreter that is warm already.
+"""Python: code in milliseconds, contained. Each run is a branch of a warm interpreter.
 
     with nsbox.Sandbox(policy) as box:
         py = box.python(imports=["json"])
@@ -52,8 +52,8 @@ class Python:
     """Runs Python code under the policy of a Sandbox. Sandbox.python() makes it, and it ends with that Sandbox.
 
     A warm interpreter is made at the first run, or by start(). It is made again if it has ended, if the Sandbox's
-    policy changes, or if something changes on this machine that matters to the policy. What it imports, and its setup,
-    is trusted as a command under Policy(nested=True) is: it is contained, but can make namespaces.
+    policy changes, or if something changes on this machine that matters to the policy. Its imports and its setup are
+    trusted, as a command under Policy(nested=True) is: they are contained, but can make namespaces.
 
     Threads may share it. In a forked child of this process it begins afresh.
     """
@@ -137,7 +137,7 @@ class Python:
         check: bool = False,
         **options: Unpack[ToolOptions],
     ) -> PythonResult:
-        """Run code in a branch of its own, and return what it did in one record. Nothing of the branch goes on.
+        """Run code in a branch of its own, and return one record of what it did. The branch ends with it.
 
         code: as after `python -c`. The value of a last line that is an expression is in the record.
         inputs: a mapping of variables for the code; the values are JSON's. Default: None.
@@ -145,11 +145,12 @@ class Python:
         timeout: seconds, after which everything is ended. Default: None, for no limit.
         grace: seconds from SIGTERM to SIGKILL then, from 0 to 600. Default: 2.
         cwd, env, input, secrets, max_output, cancel, on_output: as for Sandbox.shell(). Secrets are masked in all that
-            the record has from the code, as in its output.
+            the code puts into the record, as in its output.
         check: whether to raise CalledProcessError for a status that isn't 0. Default: False.
 
-        Unless check is true, code that fails or takes too long is no exception, but a record. Raises InterpreterError
-        if the interpreter can't be made, ValueError once this is closed, and what Sandbox.shell() raises.
+        Unless check is true, code that fails or takes too long raises nothing here: the record says so. Raises
+        InterpreterError if the interpreter can't be made, ValueError once this is closed, and what Sandbox.shell()
+        raises.
         """
         from nsbox._python.call import PythonCall
 
@@ -177,12 +178,12 @@ class Python:
     ) -> PythonMap:
         """Return an iterator of the results of many snippets, each in a branch of its own, a few at a time.
 
-        Each result's `index` says which snippet it is of. Each runs once at most: if a branch is lost with its
-        interpreter, its record has cause "unknown", and `why` says how the interpreter has ended; another interpreter
-        runs the rest.
+        Each result's `index` says which snippet it belongs to. Each snippet runs at most once: if a branch is lost with
+        its interpreter, its record has the cause "unknown", and `why` says how the interpreter ended. Another
+        interpreter runs the rest.
 
         codes: an iterable of str, or of tuples: a str, and a mapping of inputs for this one. It may be endless: only
-            4 for each worker are read ahead, in the thread that iterates. If it raises an error, that is raised after
+            4 for each worker are read ahead, in the thread that iterates. An error that it raises is raised here after
             the results of what came before.
         inputs: variables for all of them, as for run(). Default: None.
         workers: how many run at the same time, from 1 to 256. Default: 2.
@@ -190,11 +191,11 @@ class Python:
         progress: True for a line on the terminal, if stderr is one and the package rich is installed
             (pip install "nsbox[rich]"); a function, which is called with a MapProgress after each snippet, in the
             thread that iterates. Default: None.
-        cancel: a CancelToken. Once it is cancelled, what runs ends, no more is read, and the results so far come.
+        cancel: a CancelToken. Once it is cancelled, what runs is ended, no more is read, and the results so far come.
         options: timeout, grace, args, cwd, env, input, secrets and max_output of each, as for run().
 
-        Closing the iterator ends what runs. Use it in a `with` block, or drop it. Raises TypeError and ValueError; and
-        while it is iterated, what run() raises.
+        Closing or dropping the iterator ends what runs; a `with` block closes it. Raises TypeError and ValueError, and,
+        during iteration, what run() raises.
         """
         from nsbox._batches.map import PythonMap as OwnMap
 
@@ -209,7 +210,7 @@ class Python:
         )
 
     def run_one(self, options: MapOptions) -> RunOne:
-        """Return what runs one of many snippets."""
+        """Return a function that runs one of many snippets."""
         from nsbox._batches.options import runner
 
         return runner(self._supply, self._policy, options)
@@ -223,9 +224,9 @@ class Python:
     ) -> PythonKernel:
         """Return a PythonKernel: a branch that stays, in which variables live from call to call.
 
-        cwd, env, secrets: as for run(), for all of its calls. Secrets are masked in all that its records have.
+        cwd, env, secrets: as for run(), for all of its calls. Secrets are masked in all that code puts into records.
 
-        It ends with its close(), or with this object. Raises what run() raises at the start.
+        The kernel ends when it is closed, or this object is. Raises what run() raises before its code begins.
         """
         from nsbox._kernels.kernel import PythonKernel as OwnKernel
         from nsbox._kernels.start import begun, wish

@@ -4,7 +4,7 @@
 
 struct pid1 {
     int lifeline, setup, says, image;
-    int error; /* of its way to the image, or 0 */
+    int error; /* why it couldn't execute the image, or 0 */
 };
 
 enum { CLONE_STACK = 8192, HIGH = 3 };
@@ -23,8 +23,8 @@ static void close_end(int32_t *fd)
     *fd = -1;
 }
 
-/* Makes a pipe whose ends are from 3 up: the numbers below are the program's standard ones, even while they are
- * closed. */
+/* Makes a pipe whose ends are numbered from 3 up: the numbers below belong to the program's standard streams, even
+ * while these are closed. */
 static int high_pipe(int ends[2], int flags)
 {
     int ret = sys_pipe2(ends, SYS_O_CLOEXEC | flags);
@@ -49,7 +49,7 @@ static void pid1_main(void *arg)
 }
 
 /* Clones pid 1, and returns when it runs its image: until then it has our memory and we sleep (vfork(2)). No signal
- * may reach it there, so all are blocked; in the image they stay so. */
+ * may reach it meanwhile, so all are blocked; they stay blocked in the image. */
 static int start_pid1(nsbox_branch *b, struct pid1 *p)
 {
     _Alignas(64) uint8_t stack[CLONE_STACK];
@@ -122,7 +122,7 @@ int32_t nsbox_branch_begin(nsbox_branch *b)
     return fail(b, step, back < 0 ? back : ret);
 }
 
-/* Waits until pid 1 says that it is up, so that the next word that comes from it is its last. */
+/* Waits until pid 1 says that it is up, so that the next word from it is its last. */
 static int await_up(nsbox_branch *b)
 {
     nsbox_word word;
@@ -152,7 +152,7 @@ int32_t nsbox_branch_end(nsbox_branch *b, int32_t has_forked)
     return ret < 0 ? fail(b, step, ret) : 0;
 }
 
-/* What keeps a fork's siblings out: <linux/landlock.h>. */
+/* What keeps a fork's siblings away from it: <linux/landlock.h>. */
 enum { SCOPED_ABI = 6, SCOPE_ABSTRACT = 1, SCOPE_SIGNAL = 2 };
 
 int32_t nsbox_branch_fork(void)

@@ -11,19 +11,19 @@
 /* What the library shows; everything else in it is hidden. */
 #define NSBOX_API __attribute__((visibility("default")))
 
-/* Before fork(2): makes a pid namespace and its pid 1, in which the next child will be. On error nothing is left. */
+/* Before fork(2): makes a pid namespace, in which the next child will be, and its pid 1. On error nothing is left. */
 NSBOX_API int32_t nsbox_branch_begin(nsbox_branch *b);
 
-/* After it, in the parent: the child's pid namespace lives as long as the child. has_forked: 0 if fork(2) has failed;
- * then pid 1 ends, and is reaped. Else both the child and pid 1 have to be reaped, in this order. On error nothing
- * but their zombies is left of the branch. */
+/* After fork(2), in the parent: the child's pid namespace lives as long as the child. has_forked: 0 if fork(2) has
+ * failed; then pid 1 is ended and reaped. Otherwise the child and pid 1 have to be reaped, in this order. On error only
+ * their zombies are left of the branch. */
 NSBOX_API int32_t nsbox_branch_end(nsbox_branch *b, int32_t has_forked);
 
 /* In the child: gives it its namespaces and its fresh file systems, and takes all privileges away. On error the child
  * must exit: it may be in any state. */
 NSBOX_API int32_t nsbox_branch_enter(nsbox_branch *b);
 
-/* In a fork of a branch: a session of its own, out of reach of the other forks. On error it must exit. */
+/* In a fork of a branch: begins a session of its own, out of reach of the other forks. On error it must exit. */
 NSBOX_API int32_t nsbox_branch_fork(void);
 
 #endif

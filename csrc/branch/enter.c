@@ -19,7 +19,7 @@ struct entry {
     int answer;                                     /* socket for the relay's, or -1 */
 };
 
-/* The next one of the pid namespace's file systems, since we are in it. */
+/* Another procfs of the branch's pid namespace: we are in that. The network settings of the first are kept open. */
 static int new_proc(struct builder *b)
 {
     struct entry *e = (struct entry *)(void *)((char *)b - offsetof(struct entry, b));
@@ -61,7 +61,7 @@ static void set_up(struct entry *e, const nsbox_branch *branch)
     b->detail = e->detail;
 }
 
-/* Closes what is the interpreter's. With these, a branch could end it, or enter its namespaces. */
+/* Closes the interpreter's descriptors. With these, a branch could end it, or enter its namespaces. */
 static void close_interpreters(nsbox_branch *b)
 {
     int32_t *all[] = {&b->image_fd, &b->lifeline_fd, &b->pid_fd,     &b->net_fd,
@@ -81,7 +81,7 @@ static int has_op(const uint8_t *plan, uint32_t code)
     return 0;
 }
 
-/* Puts the tmpfs that masks of files come from where no process finds it: on /proc, under the fresh procfs. */
+/* Puts the tmpfs that files are masked from where no process finds it: on /proc, under the fresh procfs. */
 static int prepare_scratch(struct builder *b)
 {
     if (!has_op(b->plan, NSBOX_OP_MASK))
@@ -120,7 +120,7 @@ static int enter_namespaces_of(struct entry *e, nsbox_branch *branch)
     return show_net(e, branch);
 }
 
-/* Builds what is fresh. */
+/* Builds what each branch gets fresh. */
 static int renew(struct entry *e, int32_t *op)
 {
     struct builder *b = &e->b;
@@ -152,7 +152,7 @@ static int set_net(struct entry *e, nsbox_branch *branch)
     return 0;
 }
 
-/* Enters a user namespace of its own, with the policy's ids. Another branch's would share its limits, those that count
+/* Enters a user namespace of its own, with the policy's ids. In a shared one, branches would share the limits that count
  * by user (RLIMIT_NPROC). "self" in the interpreter's procfs, which is covered by now, is this process. */
 static int enter_users(const nsbox_request *r, int proc, uint32_t *step)
 {

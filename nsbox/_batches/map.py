@@ -34,7 +34,7 @@ def _split(item: object, index: int, inputs: Mapping[str, Any] | None) -> tuple[
 
 
 class Mapped:
-    """What PythonMap and AsyncPythonMap have in common. Both end what runs when they are closed or forgotten."""
+    """What PythonMap and AsyncMap have in common. Both end what runs when they are closed or forgotten."""
 
     _batch: Batch | None = None
 
@@ -63,7 +63,7 @@ class Mapped:
         self._batch = Batch(run_one, check_workers(workers), ordered=bool(ordered), cancel=cancel)
 
     def _put(self, item: object) -> None:
-        """Add an item of the caller's. One that is none ends the map, after the results of what came before."""
+        """Add an item of the caller's. If it isn't a snippet, the map ends after the results of what came before."""
         assert self._batch is not None
         try:
             one = _split(item, self._batch.count, self._inputs)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def runner(supply: Supply, policy: Callable[[], Policy], options: MapOptions) -> RunOne:
-    """Return what runs one snippet in a branch of its own. Raises what is wrong with the options."""
+    """Return a function that runs one snippet in a branch of its own. Raises what is wrong with the options."""
 
     def call(code: str, inputs: Mapping[str, Any] | None, cancel: CancelToken | None) -> PythonCall:
         return PythonCall(supply, policy(), code, inputs=inputs, cancel=cancel, **options)

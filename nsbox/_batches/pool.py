@@ -78,7 +78,7 @@ class Batch:
     def check_creator(self) -> None:
         """Raise ValueError in a forked copy of the process that made it: the copy doesn't have the threads."""
         if not self.is_ours:
-            raise ValueError("this belongs to the process that this one was forked from")
+            raise ValueError("the map belongs to the process that this one was forked from")
 
     def wants(self) -> bool:
         """Return whether there is room for another item. A token of the caller's that was cancelled is the end."""

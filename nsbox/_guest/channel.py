@@ -122,11 +122,11 @@ class Channel:
             raise LostError
 
     def has_data(self) -> bool:
-        """Return whether something was received that wasn't read yet."""
+        """Return whether something was received that hasn't been read yet."""
         return bool(self._data)
 
     def has_more(self) -> bool:
-        """Return whether something has come that wasn't read yet."""
+        """Return whether something has come that hasn't been read yet."""
         return bool(self._data) or bool(self._asking.poll(0))
 
     def wait(self) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 from .channel import Channel, encode, high
 from .interrupts import hold
 
-_ALL = 0x40000000  # __WALL: also children that tell their end by another signal than SIGCHLD, or by none
+_ALL = 0x40000000  # __WALL: also children whose end is told by another signal than SIGCHLD, or by none
 
 
 def other_threads() -> list[str]:
-    """Return the names of the threads beside this one: a fork would have their locks, and not the threads."""
+    """Return the names of the other threads: a fork would have their locks, but not the threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     me = threading.get_ident()
     found = sorted(names.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
@@ -30,7 +30,7 @@ def other_threads() -> list[str]:
 
 
 def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> bool:
-    """Send a message; return whether it went, so False if nobody listens, or no more descriptors may be in flight."""
+    """Send a message; return whether that worked: not if nobody listens, or too many descriptors are in flight."""
     try:
         told.sendmsg([encode(message).encode("ascii")], _rights(fds), socket.MSG_NOSIGNAL)
     except OSError:
@@ -70,7 +70,7 @@ class _Child:
 
 
 class Children:
-    """The children of this process, but none of those that foreign code has made."""
+    """The children of this process, except for those that foreign code has made."""
 
     def __init__(self) -> None:
         """There are none yet."""

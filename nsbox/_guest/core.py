@@ -13,11 +13,11 @@ from typing import Any
 
 _ALIGNMENT = 64
 MOST_MOUNTS = 16
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # syscall(2), on all machines but alpha
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # syscall(2), on all machines except alpha
 _CREATE = 6  # FSCONFIG_CMD_CREATE
 _CLOEXEC = 1
 _FAR = (4_000_000, 2_000_000, 1_000_000, 30_000)  # the next pid is one more; /proc/sys/kernel/pid_max bounds it
-_SKIPPED = 300  # pids, where the kernel lets nobody choose one (CONFIG_CHECKPOINT_RESTORE)
+_SKIPPED = 300  # pids, where the kernel lets no process choose one (CONFIG_CHECKPOINT_RESTORE)
 
 
 class Parameters(ctypes.Structure):
@@ -142,8 +142,8 @@ class Core:
 def fork_far() -> int:
     """Fork, as os.fork() does; raises OSError. The child has a pid that no process of a branch is likely to have.
 
-    Libraries compare pids to notice that they were forked: OpenSSL begins new random numbers then, as tempfile does. A
-    branch is the second process of a new pid namespace. If the interpreter were one too, they would see no difference,
+    Libraries compare pids to notice that they were forked: OpenSSL and tempfile begin new random numbers then. A branch
+    is the second process of a new pid namespace. If the interpreter were one too, libraries would see no difference,
     and all branches would have the same numbers, keys among them.
     """
     if not _choose():

@@ -33,7 +33,7 @@ _shutdown: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined
 
 
 class Ending:
-    """The end of a branch: made before foreign code, so that it has what it needs."""
+    """The end of a branch: made before foreign code runs, so that it has what it needs."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         """Remember what the interpreter has.

@@ -1,9 +1,9 @@
 """Calls of foreign code, and SIGINT, which interrupts that code alone: none is lost, and none hits this program.
 
-Strategy: the handler looks where the signal has come. Inside of _inside(), it raises KeyboardInterrupt. Anywhere else
-it leaves a note, by which the next _inside() begins. While the branch waits for a frame, a signal counts only if a
+Strategy: the handler looks where the signal has come. Inside _inside(), it raises KeyboardInterrupt. Anywhere else it
+leaves a note, and the next _inside() begins with that. While the branch waits for a frame, a signal counts only if a
 frame has come already: the caller sends the frame first. A caller that has sent a signal must send `sync` (branch.py)
-before the next frame: else a signal that comes late would be taken for that one's.
+before the next frame; otherwise a late signal would interrupt that one.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ class Server:
 
 
 def _check_threads() -> None:
-    """Raise StageError if a thread runs beside this one: a fork would have its locks, and not the thread."""
+    """Raise StageError if another thread runs: a fork would have its locks, but not the thread."""
     names = other_threads()
     if names:
         told = ", ".join(names)

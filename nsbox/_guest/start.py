@@ -28,13 +28,13 @@ class StartError(Exception):
     """A branch can't become what a `go` frame says: `what` names the part, error is an errno."""
 
     def __init__(self, what: str, error: OSError) -> None:
-        """Keep both."""
+        """Hold both."""
         super().__init__(str(error))
         self.what, self.error = what, error.errno or 0
 
 
 def remember_environment() -> None:
-    """Note what the interpreter has, so that a branch changes only what differs: a variable takes 3 us."""
+    """Note what the interpreter has, so that a branch changes only what differs: each variable takes 3 us."""
     _known.clear()
     _known.update(os.environ)
 
@@ -113,7 +113,7 @@ def _set_environment(env: dict[str, str]) -> None:
 
 
 def _adapt_streams() -> None:
-    """As Python does: each line of a terminal's is flushed, and what PYTHONUNBUFFERED wants at once."""
+    """As Python does: flush each line to a terminal, and everything at once if PYTHONUNBUFFERED is set."""
     out: Any = sys.__stdout__
     if out is None:
         return

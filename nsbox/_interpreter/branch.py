@@ -118,7 +118,7 @@ class BranchCommand:
         self.status: int | None = None
         self.is_lost = False
         self.used: Used | None = None
-        self.on_look: Callable[[], object] = bool  # called when it was looked at, and goes on
+        self.on_look: Callable[[], object] = bool  # called when a look shows that it goes on
 
     # ---- its start
 
@@ -278,8 +278,8 @@ class BranchCommand:
 def pid_of(pidfd: int, above: int) -> int:
     """Return the pid behind a pidfd, as this process's procfs numbers it.
 
-    above: the pidfd of a process that it must descend from. What has sent the first one has a pidfd of anything that it
-    has a socket to, this process included (SO_PEERPIDFD, unix(7)).
+    above: the pidfd of a process that it must descend from. The sender of the first pidfd can get one of any process
+    that it has a socket to, this process included (SO_PEERPIDFD, unix(7)).
 
     Raises Lost if either has gone, or if it descends from something else.
     """

@@ -1,7 +1,7 @@
-"""A warm interpreter: its start, the branches that are asked of it, and its end.
+"""A warm interpreter: its start, the branches that it is asked for, and its end.
 
-It is an ordinary command of nsbox in a sandbox of its own, made for one policy. By a socket ("control") it says that it
-is ready, or why it isn't, and is asked for branches.
+It is an ordinary command of nsbox in a sandbox of its own, made for one policy. On a socket ("control") it reports that
+it is ready, or why it isn't, and receives requests for branches.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Interpreter:
         return InterpreterError("start", self.program, how, words)
 
     def fate(self) -> str:
-        """Return how it has ended, as a text; "" if it goes on. Its first process ends a moment after itself."""
+        """Return how it has ended, as a text; "" if it goes on. Its first process ends a moment after it."""
         process = self._process
         if self._fate or process is None:
             return self._fate or "it was closed"
@@ -430,5 +430,5 @@ def _failure(row: dict[str, Any]) -> InterpreterError:
     stage, what, kind, message, traceback = (plain(text) if isinstance(text, str) else "" for text in texts)
     problem = f"{kind}: {message}" if kind and message else kind or message
     if stage == "threads":
-        problem = "threads are running, and a fork would lack them: imports and setup must not leave any"
+        problem = "threads are running, and a fork would lack them: imports and setup must not leave any running"
     return InterpreterError(stage if stage in _STAGES else "start", what[:1000], problem[:2000], traceback[-20_000:])

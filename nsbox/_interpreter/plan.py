@@ -153,7 +153,7 @@ def plans(
         ops=own,
         identity=_identity(plan.identity),
         rlimits=tuple(limit for limit in plan.rlimits if limit.name not in _EACH),
-        cgroup_limits=(),  # so are these
+        cgroup_limits=(),  # each branch has these for itself too
         # The last filters may refuse more filters, and the branches install their own.
         programs=tuple(program for program in programs if program.stage != "last"),
         ruleset=None if files else plan.ruleset,  # behind rules about files nothing can be mounted

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsbox._spawn.prepare import Prepared
 
 # A mount gives root's workspace to the ids that stand in for root. There the interpreter could give files capabilities,
-# which would count outside too. io_uring makes these calls as well.
+# which would count outside too. io_uring can make these calls as well.
 _ATTRIBUTES = Rule(("setxattr", "lsetxattr", "fsetxattr", "setxattrat"), 95)  # EOPNOTSUPP
 _RINGS = Rule(("io_uring_setup",), 38)  # ENOSYS
 # A mount point can't be renamed where something is mounted on it (mount_namespaces(7)). All that the policy mounts is
@@ -43,13 +43,13 @@ class Warm(Frozen):
 
 
 def _check_root(policy: Policy, plan: Plan) -> None:
-    """Raise UnavailableError if the interpreter would be the kernel's uid 0, and its policy's commands aren't as free.
+    """Raise UnavailableError if the interpreter would be the kernel's uid 0, unless its policy's commands are as free.
 
     It makes user namespaces and mounts. As that uid it could mount a procfs and cgroups, whose files uid 0 may
     write to, and so change the settings of the host's kernel.
     """
     if may_be_kernel_root(policy, host_for(policy)) and not plan.map_root:
-        what = "what makes Python's branches would be the kernel's uid 0, and could write to the host's settings"
+        what = "Python's interpreter would be the kernel's uid 0, and could write to the host's settings"
         raise UnavailableError(Reason(what, "Policy.workspace() with ids='single' gives root's commands another id"))
 
 
@@ -64,7 +64,9 @@ def _programs(policy: Policy, plan: Plan) -> tuple[Program, ...]:
 
 
 def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -> Warm:
-    """Return that, from what is prepared for its commands. Raises UnavailableError if there can be no branches.
+    """Return what an interpreter is made of, from what is prepared for its policy's commands.
+
+    Raises UnavailableError if there can be no branches.
 
     overlaid: what becomes of the plan if branches get overlays; None: they get none.
     """

@@ -1,4 +1,4 @@
-"""One call of a kernel, from its parameters to its reply: what goes over, what is printed, how it is ended early."""
+"""One call of a kernel, from its parameters to its reply: what is sent, what is printed, how it is ended early."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Sink = Callable[[str, bytes], object]
 
 _PATIENCE = 1.0  # seconds from SIGKILL on
-CLOSED = "the code has closed the descriptor by which its results come, and was killed"
+CLOSED = "the code has closed the descriptor that carries its results, and was killed"
 
 
 class KernelCall:
@@ -125,7 +125,7 @@ class KernelCall:
             if exchange.run(time.monotonic() + self.grace, to_end=to_end) != "late":
                 return Stop(cause, "SIGINT", self._timeout or 0.0, self.grace)
         process.signal(signal.SIGKILL)
-        exchange.run(time.monotonic() + _PATIENCE, to_end=True)  # what comes after that, process.kill() does
+        exchange.run(time.monotonic() + _PATIENCE, to_end=True)  # process.kill() does the rest
         return Stop(cause, "SIGKILL", self._timeout or 0.0, self.grace)
 
 
@@ -137,7 +137,7 @@ def sync(process: KernelProcess, exchange: KernelExchange, number: int) -> bool:
 
 
 class Outcome:
-    """What came of a call. reply: None: nothing was said. problem: why nsbox has to end the kernel; "": it needn't."""
+    """What came of a call. reply: None if there was none. problem: why nsbox has to end the kernel; "": it needn't."""
 
     def __init__(self, reply: Reply | None, stop: Stop | None, problem: str) -> None:
         self.reply, self.stop, self.problem = reply, stop, problem

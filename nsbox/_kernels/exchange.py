@@ -1,6 +1,6 @@
 """KernelExchange: moves data between this process and a kernel. Its line is a socket; its output comes by two pipes.
 
-The reply to a call ends the call. The code's program writes out what was printed before it replies, so that is in the
+The reply to a call ends the call. The code's program flushes what was printed before it replies, so all of it is in the
 pipes by then: exactly as many bytes are read as each pipe has at that moment. What comes later is the next call's.
 """
 

@@ -1,8 +1,8 @@
 """A fork of a kernel: a process that the kernel's own program has forked, in the kernel's namespaces.
 
-It isn't pid 2 of a sandbox, whose end would end everything. So what it has started is looked for: a fork adopts its
-orphans (PR_SET_CHILD_SUBREAPER), and all of that descends from it. The fork is stopped first, and can't start more
-meanwhile. Whatever hides from that ends with the kernel, at the latest.
+A fork isn't pid 2 of a sandbox, whose end would end everything. So what it has started must be found: it adopts its
+orphans (PR_SET_CHILD_SUBREAPER), so all of them descend from it. The fork is stopped first, and can't start more
+meanwhile. A process that escapes this search ends with the kernel, at the latest.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from nsbox._kernels.process import KernelProcess
 
 _PATIENCE = 60.0  # seconds until a fork exists: the machine may be very busy
-_REAPED = 5.0  # seconds until it is known how a fork has ended that has ended
-_SOON = 0.2  # the same if it was killed here: then only what it has used isn't known
+_REAPED = 5.0  # seconds, after a fork's end, until it must be known how it has ended
+_SOON = 0.2  # the same if it was killed here: then only what it has used would be missing
 _ROUNDS = 100  # of looking for what a fork has started
 _LOST = 255  # stands for a status that isn't known
 _MOST = 1000  # forks of one call
@@ -149,7 +149,7 @@ class ForkProcess:
         command, until = self._command, time.monotonic() + (_SOON if self._has_killed else _REAPED)
         while (status := self._status()) is None and time.monotonic() < until:
             time.sleep(0.001)
-        if status is None and self._has_killed:  # nobody reaps what was adopted by a fork above
+        if status is None and self._has_killed:  # a fork above has adopted it, and doesn't reap
             status = int(signal.SIGKILL)
         code = _LOST if status is None else os.waitstatus_to_exitcode(status)
         used = command.used
@@ -186,9 +186,9 @@ class ForkProcess:
 
 
 def _status_of_zombie(pid: int) -> int | None:
-    """Return the wait status of a process that has ended and wasn't reaped; None if it isn't one, or that isn't known.
+    """Return the wait status of a zombie; None if the process isn't one, or the status isn't known.
 
-    The kernel says 0 to a reader that may not know it (proc_pid_stat(5)), and 0 for a process that has exited with 0.
+    The kernel shows 0 to a reader that may not see the status (proc_pid_stat(5)), and also if it exited with 0.
     """
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
@@ -253,7 +253,7 @@ def check_count(n: object) -> None:
 
 
 def forked(kernel: KernelProcess, exchange: KernelExchange, number: int) -> ForkProcess:
-    """Let a kernel fork, and return the fork. number: of this request. Raises ForkError and OSError."""
+    """Have a kernel fork, and return the fork. number: of this request. Raises ForkError and OSError."""
     command = ForkCommand()
     try:
         kernel.line.begin(number, frame({"op": "fork", "id": number}), [end.fileno() for end in command.ends.theirs])
@@ -288,4 +288,4 @@ def _failure(reply: Mapping[str, Any]) -> ForkError:
     number = row.get("errno")
     if isinstance(number, int) and 0 < number < 4096:
         return ForkError(os.strerror(number))
-    return ForkError(str(row.get("message", "it said nothing sensible"))[:500])
+    return ForkError(str(row.get("message", "its answer makes no sense"))[:500])

@@ -1,7 +1,7 @@
-"""Between two calls of a kernel, reads what its background threads print, so that they don't stop at a full pipe.
+"""The reader of what a kernel's background threads print between two calls: without it, a full pipe would stop them.
 
-One thread does this for all kernels of the process. It begins with the first kernel's first call, sleeps while nothing
-is printed, and ends with the last kernel.
+One thread reads for all kernels of the process. It begins with the first kernel, sleeps while nothing is printed, and
+ends with the last kernel.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Reader:
                 raise
 
     def end(self) -> None:
-        """Count a kernel no more; the last one ends the thread."""
+        """Stop counting a kernel; the last one ends the thread."""
         with self.lock:
             self._kernels -= 1
             if not self._kernels and self._poller is not None:
@@ -97,14 +97,14 @@ class _Reader:
                 self._sinks[fd] = sink
 
     def remove(self, fds: tuple[int, ...]) -> None:
-        """Leave these pipes alone; when this returns, nothing is being read from them."""
+        """Stop reading these pipes; when this returns, nothing is being read from them."""
         with self.lock:
             for fd in fds:
                 if self._sinks.pop(fd, None) is not None and self._poller is not None:
                     self._poller.unregister(fd)
 
     def _work(self, poller: select.epoll, bell: int) -> None:
-        # Python handles signals in the main thread. One that is delivered here wouldn't wake that from input().
+        # Python handles signals in the main thread. A signal that comes to this one wouldn't wake that from input().
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             for fd, _ in poller.poll():

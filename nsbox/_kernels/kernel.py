@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         on_output: Callable[[StreamEvent], object] | None
 
 
-_WAIT = 0.05  # seconds; so often a call that waits for its turn checks whether it was cancelled
+_WAIT = 0.05  # seconds between two looks of a call that waits for its turn: was it cancelled?
 _PAUSE = 0.05  # seconds between two interrupts: each begins a handler, on top of one that hasn't ended
 
 
@@ -126,20 +126,21 @@ class PythonKernel:
         """Run code in the kernel, and return what it did. Its variables stay.
 
         code: statements. The value of the last one, if it is an expression, is the result's `value` and `repr`.
-        inputs: variables for the code: a mapping of names to values that JSON has. They stay too. Default: None.
+        inputs: variables for the code: a mapping of names to values that JSON can hold. They stay too. Default: None.
         input: str or bytes, which the code reads from stdin. Default: None; then reading stdin is an error.
         timeout: seconds, after which the code is interrupted: KeyboardInterrupt is raised in it, and the kernel goes
             on. Default: None, for no limit.
         grace: seconds from then until the kernel is killed, from 0 to 600. 0: at once. Default: 2.
         max_output: how much of stdout, and of stderr, is kept, as for Sandbox.shell(). What background threads have
             printed since the last call comes first.
-        cancel: a CancelToken, which ends the call as `timeout` does; then the record has cause "cancelled".
+        cancel: a CancelToken, which ends the call as `timeout` does; then the record has the cause "cancelled".
         on_output: a function that is called with each StreamEvent meanwhile, in this thread. If it raises an error, the
             code is interrupted, and the error is raised here. Default: None.
         check: whether to raise CalledProcessError for a returncode that isn't 0. Default: False.
 
-        Code that fails is no exception: the record's `exception` says which it has raised, and its returncode is 1.
-        `ended` says whether the kernel has ended with the call: killed, or by sys.exit(), os._exit() or a crash.
+        Code that fails raises nothing here: the record's `exception` is what it has raised, and its returncode is 1.
+        `ended` says whether the kernel has ended with the call: it was killed, or ended by sys.exit(), os._exit() or a
+        crash.
 
         Raises ValueError if the kernel is closed or had ended before; TypeError and ValueError for parameters; and
         KillError.
@@ -164,7 +165,7 @@ class PythonKernel:
 
     @contextlib.contextmanager
     def _turn(self, cancel: CancelToken | None = None) -> Iterator[bool]:
-        """Be the one that uses the kernel. False: it was cancelled before that."""
+        """Wait for this thread's turn to use the kernel; yield False if the call was cancelled before that."""
         self._check_user()
         while not (cancel is not None and cancel.is_cancelled):
             if self._lock.acquire(timeout=-1 if cancel is None else _WAIT):
@@ -257,7 +258,7 @@ class PythonKernel:
                 self._sync(process)
 
     def _sync(self, process: KernelProcess) -> None:
-        """After a SIGINT, make sure that it can't interrupt the next call."""
+        """After a SIGINT, make sure that the signal can't interrupt the next call."""
         self._number += 1
         if not sync(process, self._exchange, self._number):
             self._end("it didn't answer after an interrupt, and was killed")
@@ -312,7 +313,7 @@ class PythonKernel:
         was_alive = not process.has_ended()
         reader().remove(process.pipes)
         process.kill(is_late=is_late)
-        for fork in tuple(process.forks):  # of a fork that has exited by itself
+        for fork in tuple(process.forks):  # if this is a fork that has exited by itself
             fork.kill(is_late=False)
         self._exchange.drain_rest()
         status, usage = process.outcome()
@@ -331,8 +332,8 @@ class PythonKernel:
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the code of the call that is running; return whether there is one.
 
-        Any thread may do so, and a signal handler. More than twenty times a second, it does nothing. If the interrupt
-        ends the call, its record has cause "cancelled". The kernel goes on.
+        Any thread or signal handler may call it. At most twenty interrupts a second are sent. If the interrupt ends the
+        call, the record has the cause "cancelled". The kernel goes on.
         """
         if self._creator != os.getpid():
             return False
@@ -348,10 +349,10 @@ class PythonKernel:
         return True
 
     def reset(self) -> None:
-        """Begin afresh: end the kernel, its forks, and a call that is running, and take a fresh branch.
+        """Begin again: end the kernel, its forks, and a call that is running, and use a fresh branch.
 
-        A fork becomes a kernel of its own. Raises ValueError if it is closed, KillError, and what Python.kernel()
-        raises.
+        A fork becomes a kernel of its own. Raises ValueError if the kernel is closed, KillError, and what
+        Python.kernel() raises.
         """
         self._kill_running()
         with self._turn():
@@ -375,7 +376,7 @@ class PythonKernel:
         self._family.discard(self)
 
     def _kill_running(self) -> None:
-        """End the process below a call of another thread, so that the call returns."""
+        """End the process while a call of another thread uses it, so that the call returns."""
         self._check_user()
         if self._user is not None:
             self._kill()

@@ -1,4 +1,4 @@
-"""The record of one call in a kernel: what the code's program has replied, and how the kernel has fared."""
+"""The record of one call in a kernel: what the code's program has replied, and what became of the kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stop(Frozen):
     """Why and how a call was ended early.
 
     cause: "timeout", or "cancelled" by a CancelToken or interrupt().
-    by: the signal after which it was over: "SIGINT", or "SIGKILL", which has ended the kernel.
+    by: the signal that ended it: "SIGINT", or "SIGKILL", which has ended the kernel too.
     timeout: the time limit in seconds. grace: seconds between the two signals.
     """
 
@@ -138,7 +138,7 @@ def record(policy: Policy, facts: CallFacts, outputs: tuple[Output, Output]) -> 
 def _why(
     policy: Policy, facts: CallFacts, status: int, usage: Usage | None, stdout: str, stderr: str
 ) -> tuple[Hint, ...]:
-    """Return what may have made it fail."""
+    """Return hints: what may have made it fail."""
     found: list[Hint] = []
     if facts.stop is not None:
         found.append(facts.stop.hint(has_ended=facts.fate is not None))

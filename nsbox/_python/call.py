@@ -32,21 +32,21 @@ NAME = "<python>"  # of the code, in tracebacks
 
 
 def check_code(code: object) -> str:
-    """Return the code; raises TypeError and ValueError for what can't be any."""
+    """Return the code; raises TypeError unless it is a str."""
     if not isinstance(code, str):
         raise TypeError(f"code is a {type(code).__name__}, must be a str")
     return code
 
 
 def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | None:
-    """Return the code's variables; raises TypeError and ValueError for what JSON can't say."""
+    """Return the code's variables; raises TypeError and ValueError for names or a mapping that can't be."""
     if inputs is None:
         return None
     if not hasattr(inputs, "items"):
         raise TypeError(f"inputs is a {type(inputs).__name__}, must be a mapping of names to values")
     for name in inputs:
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"inputs has {name!r:.100}, names must be Python's")
+            raise ValueError(f"inputs has {name!r:.100}, must have names that are Python identifiers")
     return dict(inputs)
 
 
@@ -70,7 +70,7 @@ def run_frame(
 
 
 def _culprit(inputs: Mapping[str, object]) -> str | None:
-    """Return the name of the first input that JSON can't say, None if there is none."""
+    """Return the name of the first input that JSON can't hold, None if there is none."""
     for name, value in inputs.items():
         try:
             encode({name: value})
@@ -80,7 +80,7 @@ def _culprit(inputs: Mapping[str, object]) -> str | None:
 
 
 def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> NsboxError:
-    """Return the error for what a branch says that it can't begin with. cwd: None: the policy's."""
+    """Return the error for what a branch reports as the reason why it can't begin. cwd: None: the policy's."""
     number = failure.get("errno")
     number = number if type(number) is int and 0 < number < 4096 else errno.EIO
     if failure.get("what") == "cwd":
@@ -90,7 +90,7 @@ def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> Nsbo
 
 
 def _begun(way: BranchWay, argv: list[str], **options: Any) -> Popen[bytes]:
-    """Start code. This is no method: a call that held itself would keep its relay until garbage is collected."""
+    """Start code. This isn't a method: a call that held itself would keep its relay until garbage is collected."""
     keeper: Any = BranchKeeper(way)
     return Popen(argv, policy=keeper, **options)
 
@@ -154,5 +154,5 @@ class PythonCall(Call):
         why = explained(record, reply, problem, interpreter, self._policy)
         if self._line is not None:
             self._line.close()
-        self._line = self._way = None  # the call may live longer than anybody needs them
+        self._line = self._way = None  # the call may live longer than they are needed
         return PythonResult(why=why, **fields)

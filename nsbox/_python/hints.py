@@ -30,17 +30,18 @@ def explained(
     """
     found: list[Hint] = []
     if problem:
-        text = f"what came as the result of the code isn't one, so nothing of it is kept: {problem}"
+        text = f"what came instead of the code's result can't be read, so nothing of it is kept: {problem}"
         found.append(Hint("reply", printable(text)))
     is_lost = record.cause == "unknown"
     if is_lost and interpreter is not None:
-        how = interpreter.fate() or "it still runs, but said nothing sensible"
-        found.append(Hint("interpreter", f"the warm interpreter has ended, and the code with it: {how}"))
+        how = interpreter.fate()
+        what = f"has ended, and the code with it: {how}" if how else "still runs, but didn't report how the code ended"
+        found.append(Hint("interpreter", f"the warm interpreter {what}"))
     found += [hint for hint in record.why if not (is_lost and hint.kind == "unknown")]
     if interpreter is not None:
         found += _of_exception(reply, interpreter, policy)
     if record.returncode == -signal.SIGSEGV and not problem:
-        text = "the stack may be full: deep recursion in C, or with a raised sys.setrecursionlimit(), ends so"
+        text = "the stack may be full: deep recursion ends like this in C, or if sys.setrecursionlimit() was raised"
         found.append(Hint("crash", text))
     return tuple(dict.fromkeys(found))
 
@@ -56,6 +57,6 @@ def _of_exception(reply: Reply, interpreter: Interpreter, policy: Policy) -> Ite
         if match is not None:
             text = (
                 f"{facts.executable} (Python {version}, with the packages of {facts.prefix}) has no module "
-                f"{match.group(1)!r}: install it there outside, or choose another interpreter by python="
+                f"{match.group(1)!r}: install it there from outside, or choose another interpreter with python="
             )
             yield Hint("missing-module", printable(text))

@@ -1,4 +1,4 @@
-"""This process's end of a branch's line: what the code gets, and what is said about it, while its output is read."""
+"""This process's end of a branch's line: what the code gets, and what comes back about it while its output is read."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ class PythonResult(ToolResult):
     """What code did and, if it failed, why: a ToolResult with what only Python has. `args` is the code.
 
     value: the value of the last line, if that is an expression and JSON has such values; otherwise None.
-    has_value: whether there is such a value; not for None.
-    repr: repr() of the last line's value, also of one that JSON doesn't have; None if there is no value, or it is None.
-    type: the name of its class, as repr.
-    mime: how it shows itself: contents by MIME type, such as "text/html"; "image/png" and other bytes are base64. None
-        if there is no value.
-    displays: what the code has displayed before, figures of matplotlib included: such a mapping each.
+    has_value: whether there is such a value, other than None.
+    repr: repr() of the last line's value, even if JSON has no such value; None if there is no value, or it is None.
+    type: the name of its class; None where repr is.
+    mime: how the value shows itself: contents by MIME type, such as "text/html"; "image/png" and other bytes are
+        base64. None if there is no value.
+    displays: what the code has displayed before that, matplotlib's figures included: a mapping like mime for each.
     exception: what ended the code; None if nothing did. After SystemExit, it is None too: `returncode` says the status.
     ended: whether a kernel has ended with this call; False for code that wasn't run in a kernel.
     index: the position of the code among those of Python.map(), from 0; None for a single run.

@@ -236,7 +236,7 @@ def _check_command(command: Command) -> None:
         ("DEVNULL", c.DEVNULL in command.stdio),
     ):
         if is_used:
-            raise ValueError(f"{name} can't be had for code: a branch is no child of this process")
+            raise ValueError(f"{name} can't be used for code: a branch isn't a child of this process")
 
 
 def _streams(command: Command, start: Start) -> list[int]:

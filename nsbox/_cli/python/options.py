@@ -12,7 +12,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="code",
         nargs=argparse.REMAINDER,
         metavar="CODE",
-        help="run this; what follows are its arguments, in sys.argv",
+        help="run this code; what follows becomes sys.argv[1:]",
     )
     parser.add_argument("--python", metavar="PATH", help="the interpreter, as a path or a name such as python3.12")
     parser.add_argument(

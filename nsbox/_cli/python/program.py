@@ -47,7 +47,7 @@ class Program(Frozen):
 
     @property
     def variables(self) -> dict[str, str] | None:
-        """What a file has besides: its path, absolute as since Python 3.9; None for code that is no file's."""
+        """What the code of a file finds: its path, absolute as since Python 3.9; None for code that isn't in a file."""
         return {"__file__": os.path.abspath(self.name)} if self.name == self.argv[0] else None
 
 

@@ -34,9 +34,9 @@ _FRESH = "a new one begins, without your variables"
 
 
 def is_whole(block: str) -> bool:
-    """Return whether lines are whole, or so wrong that no further line mends them: the kernel says what is wrong."""
+    """Return whether lines are complete, or so wrong that no further line helps: the kernel then says what is wrong."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the kernel's Python gives them too
+        warnings.simplefilter("ignore")  # the kernel's Python shows them too
         try:
             return codeop.compile_command(block, "<python>", "single") is not None
         except (SyntaxError, OverflowError, ValueError, MemoryError, RecursionError):

@@ -42,7 +42,7 @@ class Displays:
     """What one run has shown so far.
 
     bundles: one for each thing that was shown.
-    is_short: whether something was left out, because it was too large or too much.
+    is_short: whether something was left out, because it was too large or there was too much.
     """
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ def _png(figure: Any) -> bytes:
 
 
 class Pyplot:
-    """Finds matplotlib.pyplot as ever, and gives it another show() once it is loaded."""
+    """Finds matplotlib.pyplot as usual, and gives it another show() once it is loaded."""
 
     def __init__(self, show: Callable[..., None]) -> None:
         """Stand in sys.meta_path, before the other finders.

@@ -1,7 +1,7 @@
 """An exception as a record: its names, its message, a traceback with the code's own lines, and those lines.
 
-The traceback is Python's own, without this program's frames. Of a long one its ends are kept, of a long chain of causes
-its beginning. An exception whose methods raise is told by its class alone.
+The traceback is Python's own, without this program's frames. Of a long traceback both ends are kept, of a long chain of
+causes its beginning. Of an exception whose methods raise, only the class is reported.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _trimmed(entries: list[TracebackType]) -> TracebackType | None:
 
 
 class _Trimmed:
-    """Exceptions while they are formatted: with short tracebacks, and not too many behind each other."""
+    """Exceptions while they are formatted: with short tracebacks, and not too many in a chain."""
 
     def __init__(self) -> None:
         self.restored: list[tuple[Any, BaseException, Any]] = []

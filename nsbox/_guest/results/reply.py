@@ -1,13 +1,13 @@
 """A run, and the reply to it.
 
 has_value: the code ends with an expression, whose value isn't None.
-value: that value, if it is JSON; else it is absent, and no_value says why.
+value: that value, if JSON has it; otherwise it is absent, and no_value says why.
 type, repr: of that value.
 mime: the value's bundle beside plain text, or None.
 exception: a record (exceptions.py), or None.
-exit: the status by which the code wants to exit, if it does.
+exit: the status with which the code wants to exit, if it does.
 displays: the bundles of what was displayed.
-truncated: which of repr, mime, displays and so on miss something.
+truncated: which of repr, mime, displays and so on aren't complete.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What an object is as JSON, or as text: bounded, and whatever the object's class does.
 
 A value has JSON if json.dumps() would write it and JSON can say it: None, bool, int, finite float, str, list, dict with
-keys that are str, subclasses of these by what they hold, numpy's scalars, and tuples, which become lists. All else has
-its repr alone. A NaN, an infinity or a key 1 has no JSON form, and another value in its place would be a wrong answer:
-so one of them anywhere leaves the whole value without JSON, and the reason is told. So do too many levels or bytes.
+keys that are str, subclasses of these by what they hold, numpy's scalars, and tuples, which become lists. Everything
+else has only its repr. A NaN, an infinity or a key 1 has no JSON form, and any other value would be a wrong answer. So
+one of them anywhere leaves the whole value without JSON, and the reason is told. So do too many levels or bytes.
 
 The walks end at a depth. What lies deeper is never visited, so no nesting exhausts the stack.
 """

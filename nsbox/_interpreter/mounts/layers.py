@@ -47,7 +47,7 @@ def overlaid_of(prepared: Prepared) -> Overlaid:
         dest, leads = str(getattr(op, "dest", "")), str(getattr(at, "dest", ""))
         if dest != leads and any(is_inside(leads, place.dest) for place in made.places):
             what = f"overlay=True: {op.describe()} leads by a link to {leads}"
-            raise UnavailableError(Reason(what, "name that"))
+            raise UnavailableError(Reason(what, "name that path instead"))
     for place in made.places:
         _check(place)
     return made
@@ -148,8 +148,8 @@ class Layers:
             hint = "a symlink is on the way to something that the policy hides there"
         elif step == c.STEP_FS and number == errno.EINVAL:
             hint = (
-                "overlayfs can't lie on what is there: a file system that is an overlay of an overlay, or of which "
-                "names don't depend on case, or into which something has been mounted; keep the directory on a disk"
+                "overlayfs can't lie on what is there: an overlay of an overlay, a file system whose names don't "
+                "depend on case, or one into which something has been mounted; keep the directory on a disk"
             )
         return SetupError(number, f"{_WHAT}: {step_name(step)}", what, hint)
 

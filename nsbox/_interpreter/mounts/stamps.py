@@ -1,9 +1,9 @@
 """What an interpreter's mounts were made of, and whether its branches would still see what a new sandbox shows.
 
-An interpreter lives long. Meanwhile another process may put another directory in the place of one that is bound. Or it
-replaces a file that is hidden: what is mounted on a file goes with the file (rename(2) detaches mounts of other
-namespaces), so the new one would be seen. A KeptTree compares its stamps for this reason (csrc/linux/root/stamps.c).
-These are the same for an interpreter: its branches have copies of its mounts, which procfs shows to their owner.
+An interpreter lives long. Meanwhile another process may replace a directory that is bound, or a file that is hidden.
+What is mounted on a file goes with the file (rename(2) detaches mounts of other namespaces), so the new one would be
+seen. A KeptTree compares its stamps for this reason (csrc/linux/root/stamps.c). These do the same for an interpreter:
+its branches have copies of its mounts, which procfs shows to their owner.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Changes:
 
 
 class Stamps:
-    """Those of one interpreter. Make them before it, and call complete() when it is ready."""
+    """The stamps of one interpreter. Make them before it, and call complete() when it is ready."""
 
     def __init__(self, steps: Sequence[ops.Op], places: Iterable[Place] = ()) -> None:
         """Look at the sources.
