@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from functools import partial
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._batches.map import Mapped
 from nsbox._handles import waiting
@@ -125,7 +126,7 @@ class AsyncMap(Mapped, AsyncIterator["PythonResult"]):
 
     def __init__(self, run: RunOne, codes: Iterable[Snippet] | AsyncIterable[Snippet], **options: Any) -> None:
         if isinstance(codes, str) or not isinstance(codes, Iterable | AsyncIterable):
-            raise TypeError(f"codes is a {type(codes).__name__}, must be an iterable of str, or an async one")
+            raise TypeError(f"codes is {type_phrase(codes)}, must be an iterable of str, or an async one")
         super().__init__(run, codes, **options)
         self._iterable = codes
         self._codes: AsyncIterator[Snippet] | None = None

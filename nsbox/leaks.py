@@ -23,6 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, AnyStr
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import Frozen, frozen
 from nsbox._leaks.patterns import SHORTEST, tokens
 from nsbox._leaks.scrub import Scrubber
@@ -77,7 +78,7 @@ def scan(text: str | bytes, *, depth: int = DEPTH, key: bytes | None = None) -> 
     elif isinstance(text, bytes | bytearray | memoryview):
         data = bytes(text)
     else:
-        raise TypeError(f"text is a {type(text).__name__}, must be str or bytes")
+        raise TypeError(f"text is {type_phrase(text)}, must be str or bytes")
     if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth <= 8:
         raise ValueError(f"depth: {depth!r} is no number from 0 to 8")
     if key is not None and len(key) < 16:

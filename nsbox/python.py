@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import weakref
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._interpreter.executable import check_python
@@ -76,7 +77,7 @@ class Python:
         if wrong:
             raise ValueError(f"imports has {wrong[0]!r:.100}, which is no name of a module")
         if not isinstance(setup, str):
-            raise TypeError(f"setup is a {type(setup).__name__}, must be a str of code")
+            raise TypeError(f"setup is {type_phrase(setup)}, must be a str of code")
         if isinstance(stock, bool) or not isinstance(stock, int) or not 0 <= stock <= _MOST_STOCK:
             raise ValueError(f"stock is {stock!r}, must be 0 to {_MOST_STOCK}")
         if not isinstance(overlay, bool):
@@ -272,7 +273,7 @@ def _sink(heard: Any) -> Callable[[str, bytes], object]:
     from nsbox._handles.stream import StreamEvent as Event
 
     if not callable(heard):
-        raise TypeError(f"on_output is a {type(heard).__name__}, must be a function")
+        raise TypeError(f"on_output is {type_phrase(heard)}, must be a function")
 
     def sink(kind: Any, data: bytes) -> object:
         return heard(Event(kind, data))

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from nsbox._base.checks import check_path, check_text
 from nsbox._base.descriptors import write_all
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
@@ -129,7 +130,7 @@ def check(dest: Path) -> list[tuple[str, str]]:
 def _pairs(field: str, wished: Any) -> list[tuple[str | None, str]]:
     """Return an argument as pairs: the path in the root (None: the same as here), and the path or name here."""
     if isinstance(wished, str | bytes | os.PathLike) or not isinstance(wished, Iterable):
-        raise PolicyError(field, f"is a {type(wished).__name__}, must be a sequence or a mapping")
+        raise PolicyError(field, f"is {type_phrase(wished)}, must be a sequence or a mapping")
     items = wished.items() if isinstance(wished, Mapping) else ((None, item) for item in wished)
     pairs: list[tuple[str | None, str]] = []
     for inside, item in items:
@@ -142,7 +143,7 @@ def _pairs(field: str, wished: Any) -> list[tuple[str | None, str]]:
 
 def _points(wished: Any) -> list[str]:
     if isinstance(wished, str | bytes | os.PathLike) or not isinstance(wished, Iterable):
-        raise PolicyError("mount_points", f"is a {type(wished).__name__}, must be a sequence")
+        raise PolicyError("mount_points", f"is {type_phrase(wished)}, must be a sequence")
     return [check_path("mount_points", path) for path in wished]
 
 

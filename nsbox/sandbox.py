@@ -15,6 +15,7 @@ import os
 import sys
 import weakref
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
@@ -461,13 +462,13 @@ def _finish_commits(workspace: str | None) -> None:
 
 def _check_callable(name: str, function: Any) -> Any:
     if function is not None and not callable(function):
-        raise TypeError(f"{name} is a {type(function).__name__}, must be a function")
+        raise TypeError(f"{name} is {type_phrase(function)}, must be a function")
     return function
 
 
 def _checked(policy: Policy, mode: str) -> tuple[Policy, str]:
     if not isinstance(policy, Policy):
-        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+        raise TypeError(f"policy is {type_phrase(policy)}, must be nsbox.Policy")
     if mode not in _MODES:
         raise PolicyError("mode", f"{mode!r} is unknown, must be one of {', '.join(_MODES)}")
     return policy, mode

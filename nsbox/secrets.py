@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, final, runtime_checkable
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import NsboxError, Reason, UnavailableError
 from nsbox._base.imports import only_libraries
 from nsbox._leaks.scrub import Scrubber, value_of
@@ -58,7 +59,7 @@ class Secret:
     def __init__(self, value: str) -> None:
         """Hold a value; raises TypeError if it isn't a str."""
         if not isinstance(value, str):
-            raise TypeError(f"value is a {type(value).__name__}, must be a str")
+            raise TypeError(f"value is {type_phrase(value)}, must be a str")
         object.__setattr__(self, "_Secret__value", value)
 
     def reveal(self) -> str:
@@ -118,7 +119,7 @@ class Store(Protocol):
 def _check_name(name: object) -> str:
     """Return a name if an environment variable can have it."""
     if not isinstance(name, str):
-        raise TypeError(f"name is a {type(name).__name__}, must be a str")
+        raise TypeError(f"name is {type_phrase(name)}, must be a str")
     if not name or "=" in name or "\0" in name:
         raise ValueError(f"name: {name!r} can't be one of an environment variable: it is empty, or has a '=' or NUL")
     if not _is_text(name):
@@ -134,7 +135,7 @@ def _check_value(name: str, value: Secret | str) -> str:
     """Return a value if an environment variable can have it; the error doesn't show it."""
     text = value.reveal() if isinstance(value, Secret) else value
     if not isinstance(text, str):
-        raise TypeError(f"the value of {name} is a {type(text).__name__}, must be a Secret or str")
+        raise TypeError(f"the value of {name} is {type_phrase(text)}, must be a Secret or str")
     if "\0" in text or not _is_text(text):
         raise ValueError(f"the value of {name} has a NUL or a surrogate, which no environment variable can have")
     return text

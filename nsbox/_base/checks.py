@@ -6,6 +6,7 @@ needs no Python.
 
 from __future__ import annotations
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
@@ -27,7 +28,7 @@ def sequence(field: str, value: object) -> tuple[Any, ...]:
     is_single = isinstance(value, str | bytes) or is_path_like(value)
     if is_single or not is_iterable(value):
         such = f", such as [{value!r}]" if is_single else ""
-        raise PolicyError(field, f"is a {type(value).__name__}, must be a sequence{such}")
+        raise PolicyError(field, f"is {type_phrase(value)}, must be a sequence{such}")
     return tuple(value)
 
 
@@ -55,7 +56,7 @@ def _has(value: object, method: str) -> bool:
 def check_text(field: str, value: object) -> str:
     """Return the value if it is a non-empty string without NUL that the file system encoding can express."""
     if not isinstance(value, str):
-        raise PolicyError(field, f"is a {type(value).__name__}, must be a str")
+        raise PolicyError(field, f"is {type_phrase(value)}, must be a str")
     if not value:
         raise PolicyError(field, "is empty")
     if "\0" in value:
@@ -128,7 +129,7 @@ def check_data(field: str, value: object) -> bytes | int:
         return bytes(value)
     if isinstance(value, int):
         return check_fd(field, value)
-    raise PolicyError(field, f"is a {type(value).__name__}, must be bytes or a file descriptor")
+    raise PolicyError(field, f"is {type_phrase(value)}, must be bytes or a file descriptor")
 
 
 def check_target(field: str, value: object) -> str:
@@ -161,7 +162,7 @@ def check_size(name: str, value: object) -> int:
 def check_count(name: str, value: object) -> int:
     """Return the value if it is a whole number above 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise PolicyError(name, f"is a {type(value).__name__}, must be a number")
+        raise PolicyError(name, f"is {type_phrase(value)}, must be a number")
     if not 0 < value < 2**63:
         raise PolicyError(name, f"{value} is out of range, must be above 0")
     return value

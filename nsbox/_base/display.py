@@ -1,4 +1,4 @@
-"""How a path that a command may have chosen is displayed: without escape sequences, and on one line."""
+"""How values are displayed in messages: paths and texts without escape sequences, types and numbers in English."""
 
 from __future__ import annotations
 
@@ -51,3 +51,14 @@ class _Visible(dict[int, "int | str"]):
 def visible(text: str) -> str:
     """Return a text of several lines in which everything that isn't visible is written as in C, except line ends."""
     return text.translate(_Visible())
+
+
+def type_phrase(value: object) -> str:
+    """Return the name of a value's type with its article, such as "an int"."""
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
+def seconds_phrase(number: float) -> str:
+    """Return a number of seconds, such as "1 second" or "2.5 seconds"."""
+    return f"{number:g} second" if number == 1 else f"{number:g} seconds"

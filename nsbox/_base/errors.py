@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 
-from nsbox._base.display import printable, shown
+from nsbox._base.display import printable, seconds_phrase, shown
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.lean_os import os
 
@@ -173,7 +173,7 @@ class KillError(NsboxError):
     def __str__(self) -> str:
         listed = ", ".join(map(str, self.survivors[:10])) or "nothing that can be seen"
         more = f" and {len(self.survivors) - 10} more" if len(self.survivors) > 10 else ""
-        return f"killed {self.seconds:.0f} seconds ago, and not all has ended: {listed}{more} is left"
+        return f"killed {seconds_phrase(round(self.seconds))} ago, and not all has ended: {listed}{more} is left"
 
 
 class InterpreterError(NsboxError):

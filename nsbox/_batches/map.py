@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._batches.pool import Batch, check_workers
 from nsbox._batches.progress import Meter, check_progress, length
@@ -29,8 +30,8 @@ def _split(item: object, index: int, inputs: Mapping[str, Any] | None) -> tuple[
         return item, inputs
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], Mapping):
         return item[0], {**(inputs or {}), **(check_inputs(item[1]) or {})}
-    kind = type(item).__name__
-    raise TypeError(f"item {index} of codes is a {kind}, must be a str, or a tuple of a str and a mapping of inputs")
+    kind = type_phrase(item)
+    raise TypeError(f"item {index} of codes is {kind}, must be a str, or a tuple of a str and a mapping of inputs")
 
 
 class Mapped:
@@ -59,7 +60,7 @@ class Mapped:
         self._meter = Meter(progress, length(codes))
         self._error: BaseException | None = None  # the iterable's, raised after the results of what came before
         if cancel is not None and not isinstance(cancel, CancelToken):
-            raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
+            raise TypeError(f"cancel is {type_phrase(cancel)}, must be a CancelToken")
         self._batch = Batch(run_one, check_workers(workers), ordered=bool(ordered), cancel=cancel)
 
     def _put(self, item: object) -> None:
@@ -114,7 +115,7 @@ class PythonMap(Mapped, Iterator["PythonResult"]):
 
     def __init__(self, run: RunOne, codes: Iterable[Snippet], **options: Any) -> None:
         if isinstance(codes, str) or not isinstance(codes, Iterable):
-            raise TypeError(f"codes is a {type(codes).__name__}, must be an iterable of str")
+            raise TypeError(f"codes is {type_phrase(codes)}, must be an iterable of str")
         super().__init__(run, codes, **options)
         self._codes: Iterator[Snippet] | None = None
         self._iterable: Iterable[Snippet] = codes

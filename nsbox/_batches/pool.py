@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.failure import clear
 from nsbox._calls.token import CancelToken
@@ -30,7 +31,7 @@ MOST_WORKERS = 256
 def check_workers(workers: object) -> int:
     """Return how many snippets run at the same time; raises TypeError and ValueError."""
     if isinstance(workers, bool) or not isinstance(workers, int):
-        raise TypeError(f"workers is a {type(workers).__name__}, must be an int")
+        raise TypeError(f"workers is {type_phrase(workers)}, must be an int")
     if not 1 <= workers <= MOST_WORKERS:
         raise ValueError(f"workers is {workers}, must be from 1 to {MOST_WORKERS}")
     return workers

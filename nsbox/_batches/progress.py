@@ -6,6 +6,7 @@ import operator
 import sys
 import time
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class MapProgress(Frozen):
 def check_progress(progress: object) -> None:
     """Raise TypeError unless it is None, True, False or a function."""
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise TypeError(f"progress is a {type(progress).__name__}, must be True, a function, or None")
+        raise TypeError(f"progress is {type_phrase(progress)}, must be True, a function, or None")
 
 
 def length(codes: object) -> int | None:

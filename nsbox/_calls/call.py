@@ -12,6 +12,7 @@ import time
 from functools import partial
 
 from nsbox._base.checks import check_size
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls import environment, failure
@@ -106,7 +107,7 @@ class Call:
         if unknown:
             raise TypeError(f"a tool call takes no {', '.join(sorted(unknown))}=")
         if cancel is not None and not isinstance(cancel, CancelToken):
-            raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
+            raise TypeError(f"cancel is {type_phrase(cancel)}, must be a CancelToken")
         self._start, self._policy, self._argv, self._args, self._shells = start, policy, argv, args, shells
         more, scrubbers = environment.with_secrets(environment.check_environment(env or {}), secrets)
         self._options = options | {"env": environment.environment(policy, basis, more)}

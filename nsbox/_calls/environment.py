@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._lookup.host import host_for
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def check_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for one command; raises PolicyError for one that makes programs run other code."""
     if not isinstance(env, Mapping):
-        raise TypeError(f"env is a {type(env).__name__}, must be a mapping of names to values")
+        raise TypeError(f"env is {type_phrase(env)}, must be a mapping of names to values")
     for name, value in env.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError(f"env has {name!r}: {type(value).__name__}, names and values must be str")
@@ -53,7 +54,7 @@ def with_secrets(
     from nsbox.secrets import Secret, inject
 
     if isinstance(secrets, str) or not (isinstance(secrets, Mapping) or hasattr(secrets, "names")):
-        raise TypeError(f"secrets is a {type(secrets).__name__}, must be a store, or names and values")
+        raise TypeError(f"secrets is {type_phrase(secrets)}, must be a store, or names and values")
     if isinstance(secrets, Mapping):
         for name, value in secrets.items():
             if not isinstance(value, Secret | str):  # the error doesn't show it

@@ -9,6 +9,7 @@ import time
 from collections import deque
 
 from nsbox._base.descriptors import high
+from nsbox._base.display import seconds_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.output import CHUNK
 from nsbox._tools.arguments import as_bytes, check_wait
@@ -59,9 +60,9 @@ class Inlet:
             with self._changed:
                 while self._size >= _MOST and not self._is_closed and not stopped:
                     left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
+                    if timeout is not None and left is not None and left <= 0:
                         sent = f"{total - len(view)} of {total} bytes were sent"
-                        raise TimeoutError(f"the command hasn't read its stdin for {timeout:g} seconds; {sent}")
+                        raise TimeoutError(f"the command hasn't read its stdin for {seconds_phrase(timeout)}; {sent}")
                     self._changed.wait(left)
                 if stopped:
                     return

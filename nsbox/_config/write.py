@@ -7,6 +7,7 @@ import errno
 import os
 
 from nsbox._base.checks import check_text
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._config.formats import check_format, format_of, write
@@ -38,7 +39,7 @@ def dumps(policy: Policy, format: str, *, mode: str = "enabled", base: str | os.
     if mode not in ("enabled", "disabled"):
         raise PolicyError("mode", f"{mode!r} is unknown, must be one of enabled, disabled")
     if not isinstance(policy, Policy):
-        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+        raise TypeError(f"policy is {type_phrase(policy)}, must be nsbox.Policy")
     if policy.base != "workspace":
         raise PolicyError("base", f"is {policy.base!r}; only a workspace policy can be written to a file")
     if not isinstance(policy.seccomp, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import difflib
 
-from nsbox._base.display import printable
+from nsbox._base.display import printable, type_phrase
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
@@ -93,7 +93,7 @@ def replaced(text: Text, old: str, new: str, count: int | None, shown: str) -> t
     """
     for name, value in (("old", old), ("new", new)):
         if not isinstance(value, str):
-            raise TypeError(f"{name} is a {type(value).__name__}, must be a str")
+            raise TypeError(f"{name} is {type_phrase(value)}, must be a str")
     if not old:
         raise ValueError("old is empty; to fill an empty file, or to add to one, use write() or append()")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import AccessError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._filetools.files import check_number, check_regular
@@ -150,7 +151,7 @@ class Wish(Frozen):
         """Raise ValueError and TypeError for what makes no sense."""
         for name, value in (("pattern", self.pattern), ("glob", "*" if self.glob is None else self.glob)):
             if not isinstance(value, str):
-                raise TypeError(f"{name} is a {type(value).__name__}, must be a str")
+                raise TypeError(f"{name} is {type_phrase(value)}, must be a str")
             if not value or "\0" in value or "\n" in value or len(value) > _LONGEST_PATTERN:
                 what = f"must be one line of 1 to {_LONGEST_PATTERN} characters, since lines are searched one by one"
                 raise ValueError(f"{name} is {value[:60]!r}, {what}")

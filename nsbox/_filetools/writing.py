@@ -8,6 +8,7 @@ import os
 import stat
 
 from nsbox._base.descriptors import write_all
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.attributes import attributes_of, give
@@ -106,7 +107,7 @@ def edit(files: Files, path: Path, old: str, new: str, count: int | None, encodi
 
 def _encoded(content: Any) -> bytes:
     if not isinstance(content, str | bytes | bytearray | memoryview):
-        raise TypeError(f"content is a {type(content).__name__}, must be a str or bytes")
+        raise TypeError(f"content is {type_phrase(content)}, must be a str or bytes")
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else bytes(content)
 
 

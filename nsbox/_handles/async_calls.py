@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TypeVar
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.token import CancelToken
 from nsbox._handles import waiting
@@ -30,7 +31,7 @@ class AsyncCalls:
         """Run a call in a thread of its own, and return its record. If the task is cancelled, the call is ended."""
         wish = options.get("cancel")
         if wish is not None and not isinstance(wish, CancelToken):
-            raise TypeError(f"cancel is a {type(wish).__name__}, must be a CancelToken")
+            raise TypeError(f"cancel is {type_phrase(wish)}, must be a CancelToken")
         token = CancelToken() if wish is None else wish.child()
 
         def call() -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from nsbox._base.display import printable
+from nsbox._base.display import printable, type_phrase
 from nsbox._base.errors import InterpreterError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._policy.variables import VENVS
@@ -24,7 +24,7 @@ def check_python(python: object) -> str | None:
     if python is None:
         return None
     if not isinstance(python, str | os.PathLike):
-        raise TypeError(f"python is a {type(python).__name__}, must be a path, or the name of a program")
+        raise TypeError(f"python is {type_phrase(python)}, must be a path, or the name of a program")
     text = os.fspath(python)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"python is {text!r}, must be a path, or the name of a program")

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from nsbox._base.display import printable
+from nsbox._base.display import printable, seconds_phrase
 from nsbox._base.errors import InterpreterError, NsboxError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
@@ -180,7 +180,7 @@ class Interpreter:
 
     def _late(self) -> str:
         doing = ", ".join(self._wish.imports)
-        what = f"it isn't ready after {self._wish.start_timeout:g} seconds (start_timeout=)"
+        what = f"it isn't ready after {seconds_phrase(self._wish.start_timeout)} (start_timeout=)"
         return f"{what}; it imports {doing}" if doing else what
 
     def _keep_words(self, fd: int) -> bool:

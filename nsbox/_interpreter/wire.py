@@ -10,6 +10,7 @@ import json
 import math
 import sys
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def decoded(data: bytes | bytearray) -> dict[str, Any]:
     except ValueError as error:
         raise WireError(f"it isn't JSON ({str(error)[:100]})") from None
     if not isinstance(message, dict):
-        raise WireError(f"it is a {type(message).__name__}, and no object")
+        raise WireError(f"it is {type_phrase(message)}, and no object")
     if is_deep(message):
         raise WireError("it is nested too deep")
     return message

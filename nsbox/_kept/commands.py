@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox import subprocess as _subprocess
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._kept.tool_calls import ToolCalls
 
@@ -284,5 +285,5 @@ class Commands(ToolCalls):
 
     def _own(self, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
         if "policy" in options:
-            raise TypeError(f"a {type(self).__name__} has its own policy")
+            raise TypeError(f"{type_phrase(self)} has its own policy")
         return options | {"policy": self}

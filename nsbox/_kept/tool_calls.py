@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._spawn.way import Keeper
 from nsbox._tools.arguments import check_flags, check_word
@@ -92,7 +93,7 @@ class ToolCalls(Keeper):
         killed, and what Popen raises about the sandbox.
         """
         if not isinstance(command, str):
-            raise TypeError(f"command is a {type(command).__name__}, must be a str; for a list: exec(program, args)")
+            raise TypeError(f"command is {type_phrase(command)}, must be a str; for a list: exec(program, args)")
         check_word("command", command)
         return self._line(command, command, shell_path, check, options)
 
@@ -101,7 +102,7 @@ class ToolCalls(Keeper):
     ) -> ToolResult:
         """Run a program with arguments to its end, and return what it did; as shell(), but without a shell."""
         if not isinstance(program, str):
-            raise TypeError(f"program is a {type(program).__name__}, must be a str; its arguments go into args")
+            raise TypeError(f"program is {type_phrase(program)}, must be a str; its arguments go into args")
         if not isinstance(args, list | tuple) or not all(isinstance(arg, str) for arg in args):
             raise TypeError(f"args is {args!r:.100}, must be a list of str")
         for name, word in (("program", program), *(("args", arg) for arg in args)):
@@ -134,7 +135,7 @@ class ToolCalls(Keeper):
             from nsbox._handles.stream import StreamEvent as Event
 
             if not callable(heard):
-                raise TypeError(f"on_output is a {type(heard).__name__}, must be a function")
+                raise TypeError(f"on_output is {type_phrase(heard)}, must be a function")
             options["sink"] = lambda kind, data: heard(Event(kind, data))
         return partial(OwnCall, self.Popen, self.way().policy, argv, shown, **options)
 

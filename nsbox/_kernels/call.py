@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 from nsbox._base.descriptors import sealed
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.call import check_max_output
 from nsbox._calls.output import MOST_OUTPUT, Output
@@ -57,7 +58,7 @@ class KernelCall:
         on_output: Callable[[StreamEvent], object] | None = None,
     ) -> None:
         if cancel is not None and not isinstance(cancel, CancelToken):
-            raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
+            raise TypeError(f"cancel is {type_phrase(cancel)}, must be a CancelToken")
         self.code, self._inputs = check_code(code), check_inputs(inputs)
         self._input = None if input is None else as_bytes("input", input)
         self._timeout, self.grace = check_timeout(timeout), kills.check_grace(grace)
@@ -165,7 +166,7 @@ def _sink(on_output: Callable[[StreamEvent], object] | None) -> Sink | None:
     if on_output is None:
         return None
     if not callable(on_output):
-        raise TypeError(f"on_output is a {type(on_output).__name__}, must be a function")
+        raise TypeError(f"on_output is {type_phrase(on_output)}, must be a function")
     from nsbox._handles.stream import StreamEvent as Event
 
     return lambda kind, data: on_output(Event(kind, data))  # type: ignore[arg-type]  # one of the two names

@@ -14,6 +14,7 @@ import signal
 import time
 import weakref
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import ForkError, KillError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened, own
@@ -247,7 +248,7 @@ def _end_descendants(pidfd: int, pid: int) -> list[Owner]:
 def check_count(n: object) -> None:
     """Raise TypeError and ValueError unless it is a number of forks."""
     if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n is a {type(n).__name__}, must be an int")
+        raise TypeError(f"n is {type_phrase(n)}, must be an int")
     if not 1 <= n <= _MOST:
         raise ValueError(f"n is {n}, must be from 1 to {_MOST}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from nsbox._base.display import seconds_phrase
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._lifetime.usage import Usage
 from nsbox._python.reply import Reply
@@ -36,7 +37,7 @@ class Stop(Frozen):
 
     def hint(self, *, has_ended: bool) -> Hint:
         """Return it as a hint. has_ended: whether the kernel has ended with it."""
-        when = f"after {self.timeout:g} seconds, the time limit of this call" if self.cause == "timeout" else ""
+        when = f"after {seconds_phrase(self.timeout)}, the time limit of this call" if self.cause == "timeout" else ""
         first = f"it was interrupted {when}" if when else "it was cancelled: it was interrupted"
         if self.by == "SIGINT":
             rest = f"which ended the kernel; {FRESH}" if has_ended else "and the kernel goes on, with its variables"
@@ -44,7 +45,7 @@ class Stop(Frozen):
         if not self.grace:
             first = f"it was killed {when}" if when else "it was cancelled, and killed"
             return Hint(self.cause, f"{first}: the kernel has ended, and its variables are gone; {FRESH}")
-        late = f"went on for {self.grace:g} seconds, the grace time, and was killed"
+        late = f"went on for {seconds_phrase(self.grace)}, the grace time, and was killed"
         return Hint(self.cause, f"{first}, {late}: the kernel has ended, and its variables are gone; {FRESH}")
 
 

@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, Generic, Protocol, TypeAlias, cast
 
+from nsbox._base.display import type_phrase
 from nsbox._leaks.escapes import Decoded, Unbroken, without_plus
 
 SHORTEST = 4  # bytes of a secret: a shorter one would occur in much that is no secret
@@ -45,7 +46,7 @@ def value_of(secret: object, name: str = "a secret") -> bytes:
         if value is None:  # not in the handler: the error there has the value
             raise ValueError(f"{name} has a surrogate that stands for no byte")
     if not isinstance(value, bytes):
-        raise TypeError(f"{name} is a {type(secret).__name__}, must be a str, bytes or Secret")
+        raise TypeError(f"{name} is {type_phrase(secret)}, must be a str, bytes or Secret")
     if len(value) < SHORTEST:
         what = f"has {len(value)} bytes" if value else "is empty"
         raise ValueError(f"{name} {what}, fewer than {SHORTEST}: redacting it would redact much that is no secret")
@@ -287,7 +288,7 @@ class Scrubber:
     def _new(self, data: object) -> _Stream[Any]:
         kind = str if isinstance(data, str) else bytes if isinstance(data, bytes) else None
         if kind is None:
-            raise TypeError(f"data is a {type(data).__name__}, must be bytes or str")
+            raise TypeError(f"data is {type_phrase(data)}, must be bytes or str")
         needles, mask = self._made[kind]
         return _Stream(*cast(tuple[_Needles[Any], _Needles[Any], _Needles[Any]], needles), mask)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
@@ -83,7 +84,7 @@ def parse(field: str, text: object) -> tuple[Entry, ...]:
     Raises PolicyError, which names the entry and what to write instead. field: the one it names.
     """
     if not isinstance(text, str):
-        raise PolicyError(field, f"{text!r} is a {type(text).__name__}, must be a str, such as 'api.example:443'")
+        raise PolicyError(field, f"{text!r} is {type_phrase(text)}, must be a str, such as 'api.example:443'")
 
     def refuse(problem: str) -> PolicyError:
         return PolicyError(field, f"{text!r}: {problem}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox._base.checks import check_size, sequence
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name
 from nsbox._network.entries import MOST_SINGLE_PORTS, Entry, parse
@@ -57,7 +58,7 @@ class Network(Frozen):
 
     def _check_amounts(self) -> None:
         if not isinstance(self.private, bool):
-            raise PolicyError("network.private", f"is a {type(self.private).__name__}, must be True or False")
+            raise PolicyError("network.private", f"is {type_phrase(self.private)}, must be True or False")
         if self.tls not in _TLS:
             raise PolicyError("network.tls", f"{self.tls!r} is none of {', '.join(map(repr, _TLS))}")
         count = self.connections
@@ -127,7 +128,7 @@ def wished(value: object, base: str) -> Network:
     if isinstance(value, list | tuple):
         value = Network(allow=tuple(value))
     if not isinstance(value, Network):
-        raise PolicyError("network", f"is a {type(value).__name__}, must be a str, a list of entries or nsbox.Network")
+        raise PolicyError("network", f"is {type_phrase(value)}, must be a str, a list of entries or nsbox.Network")
     if base == "host":
         raise PolicyError("network", "a list goes with Policy.workspace() and Policy.layers(), not with Policy.host()")
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import Frozen, frozen
 
@@ -19,7 +20,7 @@ CAPABILITIES = (  # by their numbers, <linux/capability.h>
 def check_capability(word: object) -> str:
     """Return a word of Details.capabilities: a name, "all", "-" before either, or "caller"; raises PolicyError."""
     if not isinstance(word, str):
-        raise PolicyError("details.capabilities", f"has a {type(word).__name__}, must be names")
+        raise PolicyError("details.capabilities", f"has {type_phrase(word)}, must be names")
     if word.removeprefix("-") not in ("all", *CAPABILITIES) and word != "caller":
         raise PolicyError("details.capabilities", f"{word!r} isn't a capability such as 'CAP_NET_ADMIN'")
     return word

@@ -18,7 +18,7 @@ from nsbox._base.checks import (
     check_target,
     is_iterable,
 )
-from nsbox._base.display import printable
+from nsbox._base.display import printable, type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen
 
@@ -364,7 +364,7 @@ class _Layered(Op):
         name = type(self).__name__
         value: object = self.lower
         if isinstance(value, str) or not is_iterable(value):
-            raise PolicyError(f"{name}.lower", f"is a {type(value).__name__}, must be a sequence of paths")
+            raise PolicyError(f"{name}.lower", f"is {type_phrase(value)}, must be a sequence of paths")
         lower = tuple(check_path(f"{name}.lower", path) for path in self.lower)
         least = 2 if isinstance(self, RoOverlay) else 1
         if not least <= len(lower) <= MAX_LAYERS:

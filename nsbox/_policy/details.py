@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox._base.checks import check_bool, check_fd, is_iterable
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import Frozen, frozen_by_name
 from nsbox._plan.capabilities import CAPABILITIES, check_capability
@@ -42,7 +43,7 @@ class Details(Frozen):
         for name in ("share", "capabilities"):
             value: object = getattr(self, name)
             if isinstance(value, str) or not is_iterable(value):
-                raise PolicyError(f"details.{name}", f"is a {type(value).__name__}, must be a sequence")
+                raise PolicyError(f"details.{name}", f"is {type_phrase(value)}, must be a sequence")
         object.__setattr__(self, "share", frozenset(self.share))
         object.__setattr__(self, "capabilities", tuple(check_capability(word) for word in self.capabilities))
         unknown = self.share - _SHARED

@@ -294,7 +294,7 @@ class Policy(Questions, Frozen):
             check_hostname("hostname", self.hostname)
         for name, kind in (("limits", Limits), ("details", Details)):
             if not isinstance(getattr(self, name), kind):
-                raise PolicyError(name, f"is a {type(getattr(self, name)).__name__}, must be nsbox.{kind.__name__}")
+                raise PolicyError(name, f"is {getattr(self, name)!r:.60}, must be nsbox.{kind.__name__}")
         if not isinstance(self.seccomp, Filter):
             check_choice("seccomp", self.seccomp, PROFILES)
         self._set("_patterns", any(map(is_pattern, (*self.deny, *self.read))))

@@ -7,6 +7,7 @@ these rules; commands don't.
 from __future__ import annotations
 
 from nsbox._base.checks import check_path, check_size, check_text, is_iterable
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
@@ -35,7 +36,7 @@ class PathRule(Frozen):
         object.__setattr__(self, "root", check_path("paths.root", self.root))
         value: object = self.suffixes
         if isinstance(value, str) or not is_iterable(value):
-            raise PolicyError("paths.suffixes", f"is a {type(value).__name__}, must be a sequence, such as ['.md']")
+            raise PolicyError("paths.suffixes", f"is {type_phrase(value)}, must be a sequence, such as ['.md']")
         suffixes = tuple(check_text("paths.suffixes", suffix) for suffix in value)
         for suffix in suffixes:
             if not suffix.startswith(".") or "/" in suffix or len(suffix) < 2:
@@ -58,7 +59,7 @@ def check_rules(rules: Sequence[object], roots: Sequence[str]) -> None:
     """Raise PolicyError unless these are PathRules, with names and roots of their own. roots: the allowed ones."""
     for rule in rules:
         if not isinstance(rule, PathRule):
-            raise PolicyError("paths", f"has a {type(rule).__name__}, must have nsbox.PathRule")
+            raise PolicyError("paths", f"has {type_phrase(rule)}, must have nsbox.PathRule")
         if rule.root not in roots:
             raise PolicyError("paths", f"{rule.name}: {rule.root} is neither in read nor in write")
     for what in ("name", "root"):

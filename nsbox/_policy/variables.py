@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox._base.checks import check_text, is_mapping, sequence
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.paths import is_below
 
@@ -56,7 +57,7 @@ def check_env(value: object) -> tuple[tuple[str, str], ...]:
         if "=" in name:
             raise PolicyError("env", f"{name!r} has a '=', which no variable's name can have")
         if not isinstance(text, str):
-            raise PolicyError("env", f"the value of {name} is a {type(text).__name__}, must be a str")
+            raise PolicyError("env", f"the value of {name} is {type_phrase(text)}, must be a str")
         if text:
             check_text("env", text)
         env[name] = text

@@ -11,6 +11,7 @@ import sys
 from operator import itemgetter
 
 from nsbox._base.checks import check_bool
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi, call, linux, orphans
 from nsbox._core.command import Command
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 def check_policy(policy: object) -> Policy | Keeper:
     """Return the policy, which may be a Policy or a Sandbox; raises TypeError for anything else."""
     if not isinstance(policy, Policy | Keeper):
-        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy or nsbox.Sandbox")
+        raise TypeError(f"policy is {type_phrase(policy)}, must be nsbox.Policy or nsbox.Sandbox")
     return policy
 
 
@@ -98,7 +99,7 @@ class Confinable(Lifetime["AnyStr"]):
     def _checked_hearers(self, *functions: Any) -> tuple[Any, ...]:
         for name, one in zip(("on_connect", "on_network"), functions, strict=True):
             if one is not None and not callable(one):
-                raise TypeError(f"{name} is a {type(one).__name__}, must be a function")
+                raise TypeError(f"{name} is {type_phrase(one)}, must be a function")
             if one is not None and self._way is not None:
                 raise ValueError(f"{name}= is the Sandbox's, for all of its commands: give it there")
         return functions

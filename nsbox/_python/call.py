@@ -6,6 +6,7 @@ import errno
 import os
 from functools import partial
 
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.call import Call
@@ -34,7 +35,7 @@ NAME = "<python>"  # of the code, in tracebacks
 def check_code(code: object) -> str:
     """Return the code; raises TypeError unless it is a str."""
     if not isinstance(code, str):
-        raise TypeError(f"code is a {type(code).__name__}, must be a str")
+        raise TypeError(f"code is {type_phrase(code)}, must be a str")
     return code
 
 
@@ -43,7 +44,7 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
     if inputs is None:
         return None
     if not hasattr(inputs, "items"):
-        raise TypeError(f"inputs is a {type(inputs).__name__}, must be a mapping of names to values")
+        raise TypeError(f"inputs is {type_phrase(inputs)}, must be a mapping of names to values")
     for name in inputs:
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"inputs has {name!r:.100}, must have names that are Python identifiers")

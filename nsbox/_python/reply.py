@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._interpreter.wire import WireError, is_deep, plain
 
@@ -104,7 +105,7 @@ class Reader:
 
     def _text(self, value: object, most: int, what: str = "") -> str:
         if not isinstance(value, str):
-            raise WireError(f"a text is a {type(value).__name__}")
+            raise WireError(f"a text is {type_phrase(value)}")
         text = plain(value)
         if self._scrub is not None:
             text = self._scrub(text)
@@ -132,7 +133,7 @@ class Reader:
     def _bundle(self, bundle: object) -> dict[str, Any]:
         """Return a MIME bundle: contents by their types, text, or base64 if the type isn't text's."""
         if not isinstance(bundle, dict):
-            raise WireError(f"a MIME bundle is a {type(bundle).__name__}")
+            raise WireError(f"a MIME bundle is {type_phrase(bundle)}")
         if len(bundle) > _MOST_TYPES:
             raise WireError(f"a MIME bundle has {len(bundle)} types")
         found: dict[str, Any] = {}
@@ -151,7 +152,7 @@ class Reader:
         if row is None:
             return None
         if not isinstance(row, dict):
-            raise WireError(f"the exception is a {type(row).__name__}")
+            raise WireError(f"the exception is {type_phrase(row)}")
         lines = []
         for line in _list(row, "lines")[:_MOST_LINES]:
             if not isinstance(line, list) or len(line) != 2 or type(line[0]) is not int:
@@ -172,5 +173,5 @@ def _list(message: Mapping[str, Any], name: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise WireError(f"{name!r} is a {type(value).__name__}")
+        raise WireError(f"{name!r} is {type_phrase(value)}")
     return value

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 
+from nsbox._base.display import type_phrase
 from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ class Answers:
 
     def __init__(self, on_connect: OnConnect, *, patience: float = PATIENCE, most: int = MOST) -> None:
         if not callable(on_connect):
-            raise TypeError(f"on_connect is a {type(on_connect).__name__}, must be a function")
+            raise TypeError(f"on_connect is {type_phrase(on_connect)}, must be a function")
         self._on_connect, self._patience, self._most = on_connect, patience, most
         self._loop = _running_loop()
         self._always: set[Key] = set()

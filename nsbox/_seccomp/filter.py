@@ -10,6 +10,7 @@ this when bwrap's command line needs no Python.
 from __future__ import annotations
 
 from nsbox._base.checks import is_iterable
+from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen_by_name, remembered
 from nsbox._seccomp.bpf import ENOSYS, EPERM, MAX_INSTRUCTIONS, Arg, Rule, has_bit
@@ -49,7 +50,7 @@ class Filter(Frozen):
         for name in ("allow", "rules", "programs"):
             value: object = getattr(self, name)
             if isinstance(value, str | bytes) or not is_iterable(value):
-                raise PolicyError(f"seccomp.{name}", f"is a {type(value).__name__}, must be a sequence")
+                raise PolicyError(f"seccomp.{name}", f"is {type_phrase(value)}, must be a sequence")
             object.__setattr__(self, name, tuple(value))
         for call in self.allow:
             if not isinstance(call, str) or not call or not _IN_NAMES.issuperset(call):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.display import type_phrase
+
 MOST_SECONDS = 1e9  # more than threading's locks can wait on some systems
 
 
@@ -59,7 +61,7 @@ def check_path(name: str, path: object) -> str:
     """Return a path as a str; raises TypeError, and ValueError for one that no file can have."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise TypeError(f"{name} is a {type(text).__name__}, must be a str or os.PathLike[str]")
+        raise TypeError(f"{name} is {type_phrase(text)}, must be a str or os.PathLike[str]")
     if not text or "\0" in text:
         raise ValueError(f"{name} is {text!r:.60}, must not be empty or have a NUL byte")
     return text

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 
+from nsbox._base.display import seconds_phrase
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._lifetime.usage import reaches
 from nsbox._network.messages import messages
@@ -76,11 +77,11 @@ class Ending(Frozen):
     cause: Literal["timeout", "cancelled"] = "timeout"
 
     def __str__(self) -> str:
-        text = f"it was ended after {self.timeout:g} seconds, the time limit of this call, by {self.by}"
+        text = f"it was ended after {seconds_phrase(self.timeout)}, the time limit of this call, by {self.by}"
         if self.cause == "cancelled":
             text = f"it was cancelled, and ended by {self.by}"
         if self.by == "SIGKILL" and self.grace:
-            text += f", {self.grace:g} seconds after a SIGTERM"
+            text += f", {seconds_phrase(self.grace)} after a SIGTERM"
         return text + (", with all that it had started; what earlier commands left goes on" if self.in_session else "")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nsbox._base.checks import check_size
-from nsbox._base.display import shown, visible
+from nsbox._base.display import shown, type_phrase, visible
 from nsbox._base.errors import CommitError, ConflictError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.files import Tree
@@ -189,7 +189,7 @@ def _checked(expected: Iterable[Change]) -> list[Change]:
     changes = list(expected)
     for change in changes:
         if not isinstance(change, Change):
-            raise TypeError(f"expected has a {type(change).__name__}, must have what diff() returns")
+            raise TypeError(f"expected has {type_phrase(change)}, must have what diff() returns")
         if change.digest is None and change.kind != "deleted":
             raise ValueError(f"expected has a change of {shown(change.path)} without a digest: it isn't from diff()")
     return changes

@@ -64,7 +64,7 @@ def test_calls(run: Callable[[Main], Any], policy: Policy) -> None:
                 await box.shell("exit 3", check=True)
             with pytest.raises(nsbox.AccessError):
                 await box.shell("true", cwd="/nothing/there")
-            with pytest.raises(TypeError, match="cancel is a int"):
+            with pytest.raises(TypeError, match="cancel is an int"):
                 await box.shell("true", cancel=3)  # type: ignore[arg-type]
             token = CancelToken()
             result = await box.shell("echo; sleep 1000", cancel=token, on_output=lambda _: token.cancel())

@@ -152,7 +152,7 @@ def test_a_kept_shell_that_is_cancelled(policy: Policy) -> None:
 
 def test_no_token(box: Sandbox) -> None:
     """Anything else is named."""
-    with pytest.raises(TypeError, match="cancel is a Event, must be a CancelToken"):
+    with pytest.raises(TypeError, match="cancel is an Event, must be a CancelToken"):
         box.shell("true", cancel=threading.Event())  # type: ignore[arg-type]
 
 
@@ -187,5 +187,5 @@ def test_a_callback_that_raises(box: Sandbox) -> None:
 
     with pytest.raises(LookupError, match="mine"):
         box.shell("echo; sleep 1000", on_output=fail)
-    with pytest.raises(TypeError, match="on_output is a int"):
+    with pytest.raises(TypeError, match="on_output is an int"):
         box.shell("true", on_output=3)  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def test_runs_and_kernels(run: Callable[[Main], Any], policy: Policy) -> None:
                 await kernel.run("1")
             kernel = await py.kernel()
             await kernel.run("1")
-            with pytest.raises(TypeError, match="cancel is a int"):
+            with pytest.raises(TypeError, match="cancel is an int"):
                 await kernel.run("1", cancel=3)  # type: ignore[arg-type]
             assert "AsyncKernel" in repr(kernel)
             assert "AsyncPython" in repr(py)

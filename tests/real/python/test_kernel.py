@@ -214,7 +214,7 @@ def test_cwd_and_environment(py: Python, workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"code": 3}, "code is a int"),
+        ({"code": 3}, "code is an int"),
         ({"code": b"1"}, "code is a bytes"),
         ({"inputs": [1]}, "inputs is a list"),
         ({"inputs": {"a b": 1}}, "names must be"),
@@ -227,8 +227,8 @@ def test_cwd_and_environment(py: Python, workspace: Path) -> None:
         ({"grace": 601}, "grace is 601"),
         ({"max_output": "x"}, "max_output"),
         ({"max_output": "1G"}, "max_output"),
-        ({"cancel": 3}, "cancel is a int"),
-        ({"on_output": 3}, "on_output is a int"),
+        ({"cancel": 3}, "cancel is an int"),
+        ({"on_output": 3}, "on_output is an int"),
         ({"nothing": 3}, "nothing"),
     ],
 )

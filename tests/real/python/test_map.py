@@ -59,7 +59,7 @@ def test_what_they_have_in_common(py: Python) -> None:
         ({"grace": -1}, "grace is -1"),
         ({"nothing": 1}, "nothing"),
         ({"env": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
-        ({"cancel": 3}, "cancel is a int"),
+        ({"cancel": 3}, "cancel is an int"),
     ],
 )
 def test_bad_options(py: Python, options: dict[str, Any], problem: str) -> None:

@@ -261,7 +261,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
     cases: list[tuple[str, str, dict[str, Any]]] = [
         ("programs", "sequence", {"programs": "sh"}),
-        ("programs", "is a int", {"programs": [1]}),
+        ("programs", "is an int", {"programs": [1]}),
         ("files", "is empty", {"files": [""]}),
         ("files", "relative", {"files": {"x": tmp_path / "f"}}),
         ("files", "would be below /tmp", {"files": {"/tmp/x": tmp_path / "f"}}),

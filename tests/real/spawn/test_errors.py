@@ -345,7 +345,7 @@ def test_unknown_options_of_a_subcommand() -> None:
     [
         (lambda path: Policy.workspace(path, deny=".env"), "such as ['.env']"),
         (lambda path: Policy.workspace(path, raed=["/x"]), "read"),
-        (lambda path: Policy.workspace(path, env={"A": 1}), "the value of A is a int"),
+        (lambda path: Policy.workspace(path, env={"A": 1}), "the value of A is an int"),
         (lambda path: Policy.workspace(path, env={"A=B": "1"}), "'='"),
     ],
 )

@@ -221,8 +221,8 @@ BAD_INJECTIONS: list[tuple[Any, Any, type[Exception], str]] = [
     ({"A\0": "value"}, None, ValueError, "name"),
     ({"A": "value"}, ["B"], KeyError, "no secret 'B'"),
     ({"A": "value"}, "A", TypeError, "names: is a str"),
-    ({"A": 5}, None, TypeError, "the value of A is a int"),
-    ({5: "value"}, None, TypeError, "name is a int"),
+    ({"A": 5}, None, TypeError, "the value of A is an int"),
+    ({5: "value"}, None, TypeError, "name is an int"),
 ]
 
 
