@@ -158,9 +158,11 @@ class Python:
         if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
             raise TypeError(f"args is {args!r:.100}, must be a list of str")
         chosen: dict[str, Any] = {**options}
-        heard = chosen.pop("on_output", None)
-        if heard is not None:
-            chosen["sink"] = _sink(heard)
+        on_output = chosen.pop("on_output", None)
+        if on_output is not None:
+            from nsbox._handles.stream import sink
+
+            chosen["sink"] = sink(on_output)
         result = PythonCall(self._supply, self._policy(), code, inputs=inputs, args=args, **chosen).run()
         if check:
             result.check_returncode()
@@ -267,15 +269,3 @@ class Python:
         """Begin afresh in a forked child."""
         self._supply.after_fork()
         self._kernels = weakref.WeakSet()
-
-
-def _sink(heard: Any) -> Callable[[str, bytes], object]:
-    from nsbox._handles.stream import StreamEvent as Event
-
-    if not callable(heard):
-        raise TypeError(f"on_output is {type_phrase(heard)}, must be a function")
-
-    def sink(kind: Any, data: bytes) -> object:
-        return heard(Event(kind, data))
-
-    return sink

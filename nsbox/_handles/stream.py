@@ -6,12 +6,13 @@ import sys
 import threading
 from collections import deque
 
+from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Literal
+    from typing import Any, Literal
 
     from nsbox._calls.call import Call
     from nsbox._calls.record import ToolResult
@@ -40,6 +41,13 @@ class StreamEvent(Frozen):
     def text(self) -> str:
         """The data as text: bytes that aren't UTF-8 become U+FFFD."""
         return self.data.decode("utf-8", "replace")
+
+
+def sink(on_output: object) -> Callable[[Any, bytes], object]:
+    """Return what a call's output goes to: a function that calls the caller's with each event. Raises TypeError."""
+    if not callable(on_output):
+        raise TypeError(f"on_output is {type_phrase(on_output)}, must be a function")
+    return lambda kind, data: on_output(StreamEvent(kind, data))
 
 
 class Queue:

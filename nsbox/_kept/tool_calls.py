@@ -129,14 +129,12 @@ class ToolCalls(Keeper):
         """Return what makes a tool call; its caller may add options."""
         from nsbox._calls.call import Call as OwnCall
 
-        heard = options.get("on_output")
+        on_output = options.get("on_output")
         options = {name: value for name, value in options.items() if name != "on_output"}
-        if heard is not None:
-            from nsbox._handles.stream import StreamEvent as Event
+        if on_output is not None:
+            from nsbox._handles.stream import sink
 
-            if not callable(heard):
-                raise TypeError(f"on_output is {type_phrase(heard)}, must be a function")
-            options["sink"] = lambda kind, data: heard(Event(kind, data))
+            options["sink"] = sink(on_output)
         return partial(OwnCall, self.Popen, self.way().policy, argv, shown, **options)
 
     def _call_of(self, command: str | Sequence[str], options: Any) -> Callable[..., Call]:

@@ -165,8 +165,6 @@ def _reply(process: KernelProcess, scrubber: Scrubber | None) -> tuple[Reply | N
 def _sink(on_output: Callable[[StreamEvent], object] | None) -> Sink | None:
     if on_output is None:
         return None
-    if not callable(on_output):
-        raise TypeError(f"on_output is {type_phrase(on_output)}, must be a function")
-    from nsbox._handles.stream import StreamEvent as Event
+    from nsbox._handles.stream import sink
 
-    return lambda kind, data: on_output(Event(kind, data))  # type: ignore[arg-type]  # one of the two names
+    return sink(on_output)
