@@ -304,18 +304,19 @@ class Sandbox(Commands, FileTools):
         start_timeout: float = 60.0,
         overlay: bool = False,
     ) -> Python:
-        """Return a Python under this policy: code runs in branches of a warm interpreter, until this is closed.
+        """Return a Python under this policy, until this is closed: it runs code in branches of a warm interpreter.
 
         python: the interpreter, version 3.9 or later: a path as commands see it, or a name to look for in their PATH.
             Default: None, for the one of the workspace's virtual environment (.venv, venv) or, without one, the one
             that runs this program, if the sandbox shows it, or else python3.
-        imports: names of modules that it imports when it starts, so that code need not wait for them. They mustn't
+        imports: names of modules that it imports when it starts, so that code needn't wait for them. They mustn't
             leave threads running. Default: none.
-        setup: code that it runs then; what that defines, all code has. Default: none.
+        setup: code that it runs after that; all code finds what it defines. Default: none.
         stock: how many branches are made ahead, 0 to 64. Default: 2.
         start_timeout: seconds until it must be ready. Default: 60.
-        overlay: give each branch a throw-away overlay of every directory that the policy opens for writing: what it
-            writes there, at most Policy.tmp_size, ends with it, and nothing reaches the host. Default: False.
+        overlay: whether each branch gets a throw-away overlay of every directory that the policy opens for writing.
+            What it writes there, at most Policy.tmp_size, is gone when it ends; nothing reaches the host. Default:
+            False.
 
         Nothing happens before its start() or the first code. Raises TypeError, ValueError, and UnavailableError in mode
         "disabled".
