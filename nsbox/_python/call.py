@@ -47,7 +47,7 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
         raise TypeError(f"inputs is {type_phrase(inputs)}, must be a mapping of names to values")
     for name in inputs:
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"inputs has {name!r:.100}, must have names that are Python identifiers")
+            raise ValueError(f"inputs has {name!r:.100}, names must be Python identifiers")
     return dict(inputs)
 
 
