@@ -227,14 +227,15 @@ class AsyncSandbox(AsyncCommands):
         python: str | os.PathLike[str] | None = None,
         imports: Sequence[str] = (),
         setup: str = "",
-        stock: int = 1,
+        stock: int = 2,
         start_timeout: float = 60.0,
+        overlay: bool = False,
     ) -> AsyncPython:
         """Return an AsyncPython, which runs Python code under this policy. See Sandbox.python()."""
         from nsbox.async_python import AsyncPython as OwnPython
 
         made = self.sandbox.python(
-            python=python, imports=imports, setup=setup, stock=stock, start_timeout=start_timeout
+            python=python, imports=imports, setup=setup, stock=stock, start_timeout=start_timeout, overlay=overlay
         )
         return OwnPython(made)
 

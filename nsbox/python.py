@@ -82,7 +82,7 @@ class Python:
             raise ValueError(f"stock is {stock!r}, must be 0 to {_MOST_STOCK}")
         if not isinstance(overlay, bool):
             raise TypeError(f"overlay is {overlay!r:.100}, must be a bool")
-        limit = check_timeout(start_timeout)
+        limit = check_timeout(start_timeout, "start_timeout")
         if limit is None:
             raise ValueError("start_timeout is None, must be a number of seconds above 0")
         self._box = box
@@ -97,7 +97,7 @@ class Python:
             raise ValueError("the Python is closed: Sandbox.python() makes another")
         way = self._box.way()
         if self._box.mode == "disabled":
-            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
+            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there are no branches"))
         return way.policy
 
     def _interpreter(self) -> Interpreter:

@@ -24,12 +24,12 @@ def check_codecs(**names: object) -> None:
         check_word(name, value)
 
 
-def check_timeout(timeout: object) -> float | None:
-    """Return a time limit in seconds; raises ValueError for one that isn't above 0."""
+def check_timeout(timeout: object, name: str = "timeout") -> float | None:
+    """Return a time limit in seconds; raises ValueError for one that isn't above 0. name: of the parameter."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < MOST_SECONDS:
-        raise ValueError(f"timeout is {timeout!r:.60}, must be a number of seconds above 0")
+        raise ValueError(f"{name} is {timeout!r:.60}, must be a number of seconds above 0")
     return float(timeout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import trio
 from nsbox_testing.verdicts import LONG
 
-from nsbox import AsyncSandbox, CancelToken, ForkError, Policy
+from nsbox import AsyncSandbox, CancelToken, ForkError, Policy, Sandbox
 
 with contextlib.suppress(ImportError):
     import uvloop as _uvloop
@@ -235,3 +236,21 @@ def test_closing_ends_calls(run_anyio: Callable[[Main], Any], policy: Policy) ->
             assert (await other.run("1", cancel=own)).cause == "cancelled"
 
     run_anyio(main)
+
+
+def test_overlays(policy: Policy) -> None:
+    """python() has the options of Sandbox.python(): what a branch writes to the workspace is gone with it."""
+
+    async def main() -> None:
+        async with AsyncSandbox(policy) as box:
+            py = box.python(overlay=True)
+            assert (await py.run("print(open('new', 'w').write('text'))")).stdout == "4\n"
+            assert (await py.run("import os; os.path.exists('new')")).value is False
+
+    asyncio.run(main())
+
+
+def test_the_same_options() -> None:
+    """AsyncSandbox.python() has the parameters of Sandbox.python(), with the same defaults."""
+    ours, theirs = (inspect.signature(kind.python).parameters for kind in (AsyncSandbox, Sandbox))
+    assert {name: p.default for name, p in ours.items()} == {name: p.default for name, p in theirs.items()}
