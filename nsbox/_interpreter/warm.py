@@ -27,6 +27,11 @@ _RINGS = Rule(("io_uring_setup",), 38)  # ENOSYS
 # another name, under which a later command would see it.
 _UNMOUNTS = Rule(("pivot_root", "umount2", "umount"), 1)  # EPERM
 
+_REMEDY = (
+    "be another user, or use Policy.workspace() with ids='single', and files on ext4, xfs, btrfs or tmpfs instead of "
+    "overlayfs: then root's commands have another id"
+)
+
 
 @frozen
 class Warm(Frozen):
@@ -50,7 +55,7 @@ def _check_root(policy: Policy, plan: Plan) -> None:
     """
     if may_be_kernel_root(policy, host_for(policy)) and not plan.map_root:
         what = "Python's interpreter would be the kernel's uid 0, and could write to the host's settings"
-        raise UnavailableError(Reason(what, "Policy.workspace() with ids='single' gives root's commands another id"))
+        raise UnavailableError(Reason(what, _REMEDY))
 
 
 def _programs(policy: Policy, plan: Plan) -> tuple[Program, ...]:

@@ -201,6 +201,7 @@ def test_other_mounts_in_it(workspace: Path, tmp_path: Path) -> None:
         Tmpfs("/w/fresh", mode=0o1777),
         RoBind(str(tmp_path / "other"), "/w/fresh/on-it"),
         nsbox.RemountRo("/"),
+        nested=os.geteuid() == 0,  # root's commands are the kernel's uid 0 here
     )
     code = """
 seen = [sorted(os.listdir("/w/" + name)) for name in ("", "data", "extra", "fresh", "inner", "fresh/on-it")]
@@ -346,7 +347,7 @@ with nsbox.Sandbox(nsbox.Policy.workspace(f"{at}/work")) as box:
     except nsbox.UnavailableError as error: print(error)
 """
 ON_OVERLAY = """
-import os, subprocess, sys, nsbox
+import contextlib, os, subprocess, sys, nsbox
 at = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "none", at], check=True)
 for name in ("lower", "upper", "work", "merged"): os.mkdir(f"{at}/{name}")
@@ -355,7 +356,7 @@ options = f"lowerdir={at}/lower,upperdir={at}/upper,workdir={at}/work,userxattr"
 subprocess.run(["mount", "-t", "overlay", "-o", options, "none", f"{at}/merged"], check=True)
 policy = nsbox.Policy.workspace(f"{at}/merged", deny=[f"{at}/merged/secret*"])
 open(f"{at}/merged/secret-1", "w").close()
-with nsbox.Sandbox(policy) as box, box.python(overlay=True) as py:
+with nsbox.Sandbox(policy) as box, contextlib.suppress(nsbox.UnavailableError), box.python(overlay=True) as py:
     print(py.run("import os; open('new', 'w'); open('file', 'a').write('!'); [sorted(os.listdir()), open('file').read()]").value)
 print(sorted(os.listdir(f"{at}/merged")), open(f"{at}/merged/file").read())
 """
@@ -386,11 +387,9 @@ def test_what_is_mounted_in_it(among_mounts: Any) -> None:
 
 
 def test_on_an_overlay(among_mounts: Any) -> None:
-    """A container's root is one: one more lies on it."""
-    assert among_mounts(ON_OVERLAY).splitlines() == [
-        "[['file', 'new'], 'lower!']",
-        "['file', 'secret-1'] lower",
-    ]
+    """A container's root is one: one more lies on it. There, root's commands can't have other ids, so root has none."""
+    seen = [] if os.geteuid() == 0 else ["[['file', 'new'], 'lower!']"]
+    assert among_mounts(ON_OVERLAY).splitlines() == [*seen, "['file', 'secret-1'] lower"]
 
 
 # ---- what is replaced on the host
