@@ -113,7 +113,7 @@ def test_a_killed_interpreter(py: Python) -> None:
     assert workdir is not None
     for n in range(20):
         path = f"{workdir}/{n}"
-        assert not os.path.exists(path) or os.path.getsize(path) == 1
+        assert not os.path.exists(path) or os.path.getsize(path) <= 1  # 0: it was killed before it wrote
 
 
 def _await_file(py: Python, name: str) -> None:

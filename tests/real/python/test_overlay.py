@@ -190,10 +190,10 @@ def test_other_mounts_in_it(workspace: Path, tmp_path: Path) -> None:
     prefix = os.path.realpath(sys.prefix)
     base += [RoBind(path, path) for path in dict.fromkeys((prefix, os.path.realpath(sys.base_prefix)))]
     policy = Policy.layers(
+        Tmpfs("/tmp", mode=0o1777),  # first: the interpreter may lie there
         *base,
         nsbox.Proc("/proc"),
         nsbox.Dev("/dev"),
-        Tmpfs("/tmp", mode=0o1777),
         Bind(at, "/w"),
         RoBind(str(tmp_path / "other"), "/w/data"),
         Bind(str(tmp_path / "other"), "/w/extra"),
