@@ -74,9 +74,9 @@ class Screen:
         self.shown += data.decode(errors="replace").replace("\r\n", "\n")
         return bool(data)
 
-    def until(self, pattern: str) -> str:
+    def until(self, pattern: str, patience: float = _PATIENCE) -> str:
         """Wait for something to be shown, after what was awaited last; return what has come before it."""
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + patience
         while (found := re.compile(pattern).search(self.shown, self._seen)) is None:
             if not self._read(until):
                 raise EOFError(f"{pattern!r} isn't in {self.shown[self._seen :]!r}")
