@@ -111,6 +111,11 @@ _GUARD = (
     Rule(("setpriority",), EPERM, (Arg(1, _INIT),)),
     Rule(("ioprio_set",), EPERM, (Arg(0, 3),)),  # IOPRIO_WHO_USER
     Rule(("ioprio_set",), EPERM, (Arg(1, _INIT),)),
+    # Nothing is queued for pid 1. A signal whose sender fills in the siginfo then arrives without one, as if it came
+    # from outside, and pid 1 would end all (collect_signal() in kernel/signal.c). A pidfd may be pid 1's.
+    Rule(("rt_sigqueueinfo", "rt_tgsigqueueinfo"), EPERM, (Arg(0, _INIT),)),
+    Rule(("pidfd_send_signal",), EPERM, (Arg(2, 0, inverted=True),)),
+    Rule(("pidfd_send_signal",), EPERM, (Arg(2, 0, inverted=True, high=True),)),
 )
 
 # With RLIMIT_CORE at 0 a core_pattern that is a pipe still gets a dump; at 1 it doesn't (fs/coredump.c). So the limit
