@@ -245,7 +245,7 @@ def test_no_permission(box: Sandbox, tree: Path) -> None:
 def test_wrong_contents_and_names(box: Sandbox, tree: Path) -> None:
     """No number is taken for so many NUL bytes; a name with a slash at its end is no file's."""
     for wrong in (5, True, None, [72], {"a": 1}):
-        with pytest.raises(TypeError, match="^content is .*, must be a str or bytes$"):
+        with pytest.raises(TypeError, match=r"^content is .*, must be a str or bytes$"):
             box.write("x", wrong)  # type: ignore[arg-type]
     with pytest.raises(IsADirectoryError):
         box.write("new/", "x")

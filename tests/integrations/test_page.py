@@ -1,0 +1,20 @@
+"""What the framework's page says is true: each block of code runs and prints what stands there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import fences
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/integrations" / f"{os.environ['NSBOX_FRAMEWORK'].replace('_', '-')}.md"
+
+
+def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """All blocks of the page run, and print what it says."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    assert fences.Runner(PAGE, lambda: "".join(capfd.readouterr())).run() > 0
