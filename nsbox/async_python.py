@@ -19,10 +19,10 @@ from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._batches.map import Mapped
 from nsbox._handles import waiting
-from nsbox._handles.async_calls import AsyncCalls
+from nsbox._handles.async_calls import AsyncCalls, Beginning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Any, Unpack
 
@@ -46,7 +46,7 @@ class AsyncKernel(AsyncCalls):
     """
 
     def __init__(self, kernel: PythonKernel) -> None:
-        super().__init__()
+        super().__init__(kernel)
         self.kernel = kernel
 
     async def run(self, code: str, *, check: bool = False, **options: Unpack[KernelOptions]) -> PythonResult:
@@ -78,43 +78,11 @@ class AsyncKernel(AsyncCalls):
         """How it has ended, as text; None while it goes on."""
         return self.kernel.ended
 
-    async def close(self) -> None:
-        """End the kernel and its forks, and return when nothing of it is left, as PythonKernel.close()."""
-        await waiting.in_thread(partial(self._end, self.kernel.close))
-
     async def __aenter__(self) -> AsyncKernel:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
     def __repr__(self) -> str:
         return f"<nsbox.AsyncKernel of {self.kernel!r}>"
-
-
-class KernelBeginning:
-    """A kernel that begins: `await` it, or use it in `async with`, which closes it at the end."""
-
-    def __init__(self, begin: Callable[[], PythonKernel]) -> None:
-        self._begin = begin
-        self._made: AsyncKernel
-
-    async def _start(self) -> AsyncKernel:
-        return AsyncKernel(await waiting.in_thread(self._begin, undo=lambda kernel: kernel.close()))
-
-    def __await__(self) -> Generator[Any, Any, AsyncKernel]:
-        return self._start().__await__()
-
-    async def __aenter__(self) -> AsyncKernel:
-        self._made = await self._start()
-        return self._made
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._made.close()
 
 
 class AsyncMap(Mapped, AsyncIterator["PythonResult"]):
@@ -208,7 +176,7 @@ class AsyncPython(AsyncCalls):
     """
 
     def __init__(self, python: Python) -> None:
-        super().__init__()
+        super().__init__(python)
         self.python = python
 
     async def start(self) -> AsyncPython:
@@ -235,9 +203,10 @@ class AsyncPython(AsyncCalls):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Store | Mapping[str, Secret | str] | None = None,
-    ) -> KernelBeginning:
+    ) -> Beginning[AsyncKernel]:
         """Begin a kernel: `async with py.kernel() as k`, or `k = await py.kernel()`. See Python.kernel()."""
-        return KernelBeginning(partial(self.python.kernel, cwd=cwd, env=env, secrets=secrets))
+        make = partial(self.python.kernel, cwd=cwd, env=env, secrets=secrets)
+        return Beginning(make, AsyncKernel, lambda kernel: kernel.close())
 
     def map(
         self,
@@ -254,17 +223,8 @@ class AsyncPython(AsyncCalls):
         chosen = {"inputs": inputs, "workers": workers, "ordered": ordered, "progress": progress}
         return AsyncMap(self.python.run_one(options), codes, cancel=cancel, **chosen)
 
-    async def close(self) -> None:
-        """End the interpreter and all that runs in its branches, as Python.close()."""
-        await waiting.in_thread(partial(self._end, self.python.close))
-
     async def __aenter__(self) -> AsyncPython:
         return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<nsbox.AsyncPython of {self.python!r}>"

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from nsbox._calls.token import CancelToken
 from nsbox._handles import waiting
-from nsbox._handles.async_calls import AsyncCalls
+from nsbox._handles.async_calls import AsyncCalls, Beginning
 from nsbox._handles.async_files import AsyncFileTools
 from nsbox._handles.async_stream import AsyncJob, AsyncStream
 from nsbox._handles.dispatch import call_tool
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Unpack
 
     from nsbox._calls.record import ToolResult
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from nsbox.async_python import AsyncPython
     from nsbox.session import Session
     from nsbox.task import Snapshot, Task
-
-S = TypeVar("S", bound="AsyncSession")
 
 __all__ = ["AsyncSandbox", "AsyncSession", "AsyncTask"]
 
@@ -103,21 +100,12 @@ class AsyncSession(AsyncCommands):
     """
 
     def __init__(self, session: Session) -> None:
-        super().__init__()
+        super().__init__(session)
         self.session = self._commands = session
-
-    async def close(self) -> None:
-        """End everything that runs in it, and return when all of it is gone, as Session.close()."""
-        await waiting.in_thread(partial(self._end, self.session.close))
 
     async def __aenter__(self) -> AsyncSession:
         self.session.way()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class AsyncTask(AsyncSession):
@@ -152,26 +140,6 @@ class AsyncTask(AsyncSession):
         await waiting.in_thread(partial(self.task.reset, snapshot))
 
 
-class Beginning(Generic[S]):
-    """A session or task that begins: `await` it, or use it in `async with`, which closes it at the end."""
-
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, S]]) -> None:
-        self._begin = begin
-        self._made: S
-
-    def __await__(self) -> Generator[Any, Any, S]:
-        return self._begin().__await__()
-
-    async def __aenter__(self) -> S:
-        self._made = await self._begin()
-        return self._made
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._made.close()
-
-
 class AsyncSandbox(AsyncCommands):
     """A Sandbox for coroutines. Methods that wait are coroutines here, with the same parameters and errors.
 
@@ -192,10 +160,10 @@ class AsyncSandbox(AsyncCommands):
         policy: what commands may do.
         mode, stock, on_connect, on_network: as for Sandbox, whose errors it raises.
         """
-        super().__init__()
         self.sandbox = self._commands = Sandbox(
             policy, mode=mode, stock=stock, on_connect=on_connect, on_network=on_network
         )
+        super().__init__(self.sandbox)
 
     async def start(self) -> AsyncSandbox:
         """Make what the first command would have to wait for, as Sandbox.start(); return this AsyncSandbox."""
@@ -204,22 +172,14 @@ class AsyncSandbox(AsyncCommands):
 
     def session(self) -> Beginning[AsyncSession]:
         """Begin a session: `async with box.session() as s`, or `s = await box.session()`. See Sandbox.session()."""
-
-        async def begin() -> AsyncSession:
-            return AsyncSession(await waiting.in_thread(self.sandbox.session, undo=lambda session: session.close()))
-
-        return Beginning(begin)
+        return Beginning(self.sandbox.session, AsyncSession, lambda session: session.close())
 
     def task(
         self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
     ) -> Beginning[AsyncTask]:
         """Begin a task: `async with box.task() as task`, or `task = await box.task()`. See Sandbox.task()."""
         make = partial(self.sandbox.task, workspace, dir=dir)
-
-        async def begin() -> AsyncTask:
-            return AsyncTask(await waiting.in_thread(make, undo=lambda task: task.close()))
-
-        return Beginning(begin)
+        return Beginning(make, AsyncTask, lambda task: task.close())
 
     def python(
         self,
@@ -239,17 +199,8 @@ class AsyncSandbox(AsyncCommands):
         )
         return OwnPython(made)
 
-    async def close(self) -> None:
-        """End calls, streams and jobs that are running, and release what is kept, as Sandbox.close()."""
-        await waiting.in_thread(partial(self._end, self.sandbox.close))
-
     async def __aenter__(self) -> AsyncSandbox:
         return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<nsbox.AsyncSandbox of {self.sandbox!r}>"

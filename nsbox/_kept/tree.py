@@ -14,7 +14,7 @@ KeptTree holds three requests, which it encodes once. They differ in how much a 
 - _parking does the same without a command, which makes a parked copy.
 
 A copy must be what a new sandbox would be, so the kept tree can become stale in two ways. The caller's mounts may have
-changed since it was made: _MountWatch notices. Or a path may now lead to another file than the one that was bound, or a
+changed since it was made: MountWatch notices. Or a path may now lead to another file than the one that was bound, or a
 mount point may have been replaced: at each spawn, C compares the stamps that the ops have left (stamps.c). Both raise
 StaleError, and KeptWay makes a new sandbox.
 """
@@ -24,7 +24,6 @@ from __future__ import annotations
 import _socket  # as in _base.descriptors
 import errno
 import os
-import select
 import sys
 import weakref
 from threading import Lock
@@ -32,13 +31,13 @@ from threading import Lock
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import NsboxError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._base.owners import high, opened, own_received
-from nsbox._base.stdlib import RLock, original
+from nsbox._base.owners import high, own_received
 from nsbox._core import buffers, call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.request import KeptRoot, Request, request_for
 from nsbox._kept import split
+from nsbox._kept.mounts import MountWatch
 from nsbox._kept.refill import Refiller
 from nsbox._plan.ops import Console
 from nsbox._spawn.start import spawn
@@ -61,31 +60,6 @@ def _received(sock: _socket.socket, most: int) -> list[Owner]:
     owners: list[Owner] = []
     own_received(sock, most, owners)
     return [high(owner) for owner in owners]
-
-
-class _MountWatch:
-    """Tells whether the caller's mounts have changed: then what is mounted below a bind would differ now."""
-
-    def __init__(self) -> None:
-        self._mounts = high(opened(os.open, "/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC))
-        self._poller = original(select, "poll")()  # gevent's knows no POLLPRI
-        self._poller.register(self._mounts.fileno(), select.POLLPRI)
-        self._poller.poll(0)
-        self._lock = RLock()  # a poll object serves one thread at a time
-        self._is_polling = self._has_changed = False
-
-    def changed(self) -> bool:
-        with self._lock:
-            if self._is_polling:  # a signal handler calls us; or one raised, and the result of poll() is lost
-                self._has_changed = True
-            if not self._has_changed:
-                self._is_polling = True
-                self._has_changed = bool(self._poller.poll(0))  # proc(5): once for each change
-                self._is_polling = False
-            return self._has_changed
-
-    def close(self) -> None:
-        self._mounts.close()
 
 
 class Parked:
@@ -135,7 +109,7 @@ class KeptTree:
         self._fds: list[int] = []
         self._owners: list[Owner] = []  # of these; they are closed even if a signal handler raises in __del__()
         self._ready: list[Parked] = []
-        self._mounts: _MountWatch | None = None
+        self._mounts: MountWatch | None = None
         self.stale = False
         self.reference = weakref.ref(self)
         self.filling = Lock()  # while a copy is being made ready
@@ -146,7 +120,7 @@ class KeptTree:
         parts = split.parts(prepared.ops)
         self._has_console = any(isinstance(op, Console) for op in prepared.ops)
         self._stock = 0 if "time" in plan.namespaces else stock  # setns(2) of one: EUSERS, in memory that is shared
-        self._mounts = _MountWatch()  # before anything is bound
+        self._mounts = MountWatch()  # before anything is bound
         self._watched = parts.watched
         self._stamps = buffers.Stamps(parts.watched)
         request = request_for(plan, parts.kept, flags=c.TEMPLATE, without=_FRESH | {"net"}, stamps=self._stamps)

@@ -9,15 +9,12 @@ its branches have copies of its mounts, which procfs shows to their owner.
 from __future__ import annotations
 
 import os
-import select
-from itertools import chain
 
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.owners import high, opened
 from nsbox._base.paths import is_below
-from nsbox._base.stdlib import RLock, original
 from nsbox._kept import split
+from nsbox._kept.mounts import MountWatch
 from nsbox._plan import ops
 
 if TYPE_CHECKING:
@@ -45,27 +42,6 @@ def _points(pid: int) -> set[str]:
         return {os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields}
 
 
-class _Changes:
-    """Changes of the caller's mounts. The kernel reports each of them once (proc_pid_mountinfo(5)), so none is lost."""
-
-    def __init__(self) -> None:
-        self._mounts = high(opened(os.open, "/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC))
-        self._poller = original(select, "poll")()  # gevent's knows no POLLPRI
-        self._poller.register(self._mounts.fileno(), select.POLLPRI)
-        self._poller.poll(0)
-        self._lock = RLock()  # a poll object serves one thread at a time
-        self._seen: list[object] = []
-
-    def any(self) -> bool:
-        """Return whether there has been one. In one step, as in _base.owners: a signal handler may raise."""
-        with self._lock:
-            self._seen.extend(chain.from_iterable(map(self._poller.poll, (0,))))
-            return bool(self._seen)
-
-    def close(self) -> None:
-        self._mounts.close()
-
-
 class Stamps:
     """The stamps of one interpreter. Make them before it, and call complete() when it is ready."""
 
@@ -75,7 +51,7 @@ class Stamps:
         steps: the interpreter's ops, as primitives.
         places: what branches have overlays of. Their names decide what is hidden there, so nothing in them counts.
         """
-        self._changes = _Changes()  # first: what is mounted later in a bound directory isn't seen
+        self._changes = MountWatch()  # first: what is mounted later in a bound directory isn't seen
         self._sources = {
             (op.src, not op.nofollow): _file(op.src, follows=not op.nofollow)
             for op in steps
@@ -108,7 +84,7 @@ class Stamps:
 
     def have_changed(self) -> bool:
         """Return whether the policy's paths lead to other files than those that the interpreter has."""
-        if self._changes.any():
+        if self._changes.changed():
             return True
         return any(_file(path, follows=follows) != file for (path, follows), file in self._sources.items())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import inspect
 import itertools
@@ -12,33 +11,12 @@ from typing import Any
 
 import anyio
 import pytest
-import trio
+from nsbox_testing.loops import LOOPS, Main
 from nsbox_testing.verdicts import LONG
 
 from nsbox import AsyncSandbox, CancelToken, ForkError, Policy, Sandbox
 
-with contextlib.suppress(ImportError):
-    import uvloop as _uvloop
-
-    _uvloop.new_event_loop().close()  # the first one opens a pipe that stays: libuv's, for signals
-
-Main = Callable[[], Awaitable[Any]]
 FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(1000)"
-
-
-def _by_uvloop(main: Main) -> Any:
-    uvloop = pytest.importorskip("uvloop")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main())  # type: ignore[arg-type]
-
-
-LOOPS: dict[str, Callable[[Main], Any]] = {
-    "asyncio": lambda main: asyncio.run(main()),  # type: ignore[arg-type]
-    "uvloop": _by_uvloop,
-    "trio": trio.run,
-    "anyio": anyio.run,
-    "anyio-trio": lambda main: anyio.run(main, backend="trio"),
-}
 
 
 @pytest.fixture(params=LOOPS)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nsbox._core import orphans as core_orphans
-from nsbox._kept import tree
+from nsbox._kept import mounts
 
 # Two boxes are closed and made again by a handler, which runs commands as well; threads use a third one meanwhile.
 HANDLERS = """
@@ -70,7 +70,7 @@ def test_sandboxes_in_handlers(workspace: Path) -> None:
 
 def test_a_change_of_mounts_is_told_once() -> None:
     """The kernel reports it to one poll(2) alone: a handler that runs in between counts what is kept as stale."""
-    watch, told = tree._MountWatch(), []
+    watch, told = mounts.MountWatch(), []
 
     class Poller:
         def poll(self, timeout: int) -> list[Any]:
