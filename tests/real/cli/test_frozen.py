@@ -22,6 +22,8 @@ with nsbox.Sandbox(nsbox.Policy.workspace(".")) as box:
         print("missing")
 listed = nsbox.Policy.workspace(".", network=["a.example"])
 print(nsbox.run(["cat", "/etc/resolv.conf"], policy=listed, capture_output=True, text=True).stdout.split()[1])
+with nsbox.Sandbox(nsbox.Policy.workspace(".")) as box, box.python(python="/usr/bin/python3") as py:
+    print(py.run("print(6 * 7)").stdout, end="")
 print(nsbox.explain(nsbox.Policy.workspace(".")).split()[0])
 """
 
@@ -38,7 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["--onedir", "--onefile"])
 def test_frozen(source: Path, tmp_path: Path, kind: str) -> None:
-    """One command, a Sandbox, a session, an error: as not frozen."""
+    """One command, a Sandbox, a session, an error, Python: as not frozen."""
     (tmp_path / "work").mkdir()
     subprocess.run(
         [sys.executable, "-m", "PyInstaller", kind, "--distpath", tmp_path / "dist", "--log-level", "ERROR", "app.py"],
@@ -48,4 +50,4 @@ def test_frozen(source: Path, tmp_path: Path, kind: str) -> None:
     )
     app = tmp_path / "dist/app" if kind == "--onefile" else tmp_path / "dist/app/app"
     done = subprocess.run([app], cwd=tmp_path / "work", capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("run\nshell\nsession\nmissing\n198.19.0.53\nbackend\n", "")
+    assert (done.stdout, done.stderr) == ("run\nshell\nsession\nmissing\n198.19.0.53\n42\nbackend\n", "")
