@@ -17,6 +17,7 @@ from typing import Any
 from .channel import Channel, encode, high
 from .interrupts import hold
 
+_MOST_HELD = 8
 _ALL = 0x40000000  # __WALL: also children whose end is told by another signal than SIGCHLD, or by none
 
 
@@ -32,13 +33,14 @@ def other_threads() -> list[str]:
 def tell(told: socket.socket, message: dict[str, Any], fds: list[int]) -> bool:
     """Send a message; return whether that worked: not if nobody listens, or too many descriptors are in flight."""
     try:
-        told.sendmsg([encode(message).encode("ascii")], _rights(fds), socket.MSG_NOSIGNAL)
+        told.sendmsg([encode(message).encode("ascii")], rights(fds), socket.MSG_NOSIGNAL)
     except OSError:
         return False
     return True
 
 
-def _rights(fds: list[int]) -> list[tuple[int, int, bytes]]:
+def rights(fds: list[int]) -> list[tuple[int, int, bytes]]:
+    """Return the ancillary data that sends descriptors."""
     content = b"".join(fd.to_bytes(4, "little") for fd in fds)
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, content)] if fds else []
 
@@ -49,8 +51,8 @@ def seqpacket(fd: int) -> socket.socket:
 
 
 class _Child:
-    def __init__(self, pid: int, told: socket.socket, init_pidfd: int) -> None:
-        self.pid, self.told, self.init_pidfd = pid, told, init_pidfd
+    def __init__(self, pid: int, told: socket.socket, init_pidfd: int, hold: socket.socket | None) -> None:
+        self.pid, self.told, self.init_pidfd, self.hold = pid, told, init_pidfd, hold
         self.pidfd = high(os.pidfd_open(pid))
 
     def outcome(self) -> dict[str, Any] | None:
@@ -61,12 +63,16 @@ class _Child:
             return {"ended": None}
         if pid == 0:
             return None
-        return {
-            "ended": status,
-            "user_us": round(usage.ru_utime * 1e6),
-            "system_us": round(usage.ru_stime * 1e6),
-            "max_rss": usage.ru_maxrss * 1024,
-        }
+        return _outcome(status, usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
+
+
+def _outcome(status: int, user: float, system: float, kibibytes: int) -> dict[str, Any]:
+    return {
+        "ended": status,
+        "user_us": round(user * 1e6),
+        "system_us": round(system * 1e6),
+        "max_rss": kibibytes * 1024,
+    }
 
 
 class Children:
@@ -78,18 +84,46 @@ class Children:
         self._inits: set[int] = set()  # pidfds of the pid 1s of branches that have ended
         self._poll = select.poll()
 
-    def add(self, pid: int, told: socket.socket, init_pidfd: int = -1, says_fd: int = -1) -> None:
+    @property
+    def may_hold(self) -> bool:
+        """Whether one more may have a `hold`: what is on its way in sockets counts for the user (unix(7))."""
+        return sum(child.hold is not None for child in self._children.values()) < _MOST_HELD
+
+    def add(
+        self,
+        pid: int,
+        told: socket.socket,
+        init_pidfd: int = -1,
+        says_fd: int = -1,
+        hold: socket.socket | None = None,
+    ) -> None:
         """Watch a child, and tell its start; raises OSError.
 
         told: it belongs to this from now on.
         init_pidfd: of the child's pid 1, which is reaped after it; or -1.
         says_fd: what that pid 1 writes to, which is handed on; or -1.
+        hold: has what is to go after the child's end was told; or None. It belongs to this from now on.
         """
-        child = _Child(pid, told, init_pidfd)
+        child = _Child(pid, told, init_pidfd, hold)
         self._children[child.pidfd] = child
         self._poll.register(child.pidfd, select.POLLIN)
         if not tell(told, {"started": pid}, [fd for fd in (child.pidfd, init_pidfd, says_fd) if fd >= 0]):
             signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)  # its caller would wait for it: now it learns the end
+
+    def rehearse(self) -> None:
+        """Tell nobody of an end, while there is time: then the pages that this writes to are this process's own.
+
+        Each that a fork still shares costs a copy, which would be made when a child has ended, and its caller waits.
+        """
+        self.reap()
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return
+        with ours, theirs:
+            self._poll.register(ours.fileno(), select.POLLIN)
+            tell(ours, _outcome(0, 0.001, 0.001, 1), [])
+            self._poll.unregister(ours.fileno())
 
     def wait(self, fd: int) -> bool:
         """Wait until something can be read from a descriptor, or a child ends; return whether it's the first."""
@@ -113,6 +147,8 @@ class Children:
                 os.close(pidfd)
                 tell(child.told, outcome, [])
                 child.told.close()
+                if child.hold is not None:
+                    child.hold.close()
                 if child.init_pidfd >= 0:
                     self._inits.add(child.init_pidfd)
                     self._poll.register(child.init_pidfd, select.POLLIN)
@@ -139,6 +175,8 @@ class Children:
         for child in self._children.values():
             os.close(child.pidfd)
             child.told.close()
+            if child.hold is not None:
+                child.hold.close()
             if child.init_pidfd >= 0:
                 os.close(child.init_pidfd)
         for pidfd in self._inits:

@@ -102,6 +102,12 @@ class Ending:
         call(_flush_all)
         self.flush()
 
+    def rehearse(self) -> None:
+        """Do what finish() will do where it changes nothing: see branch.rehearse()."""
+        call(self._drop)
+        call(_flush_all)
+        self.flush()
+
     def _drop(self) -> None:
         """Let go of the code's own objects: their files are closed, and their finalizers run."""
         for name in list(self._namespace):

@@ -58,9 +58,9 @@ def serve(config: dict[str, Any], began: float) -> NoReturn:
     config: see boot.py.
     began: time.monotonic() at the start.
     """
-    fds = config["fds"]
-    control = seqpacket(fds["control"])
-    os.close(fds["zip"])
+    numbers = config["fds"]
+    control = seqpacket(numbers["control"])
+    os.close(numbers["zip"])
     try:
         core = None
         if not config.get("uncontained"):
@@ -71,7 +71,8 @@ def serve(config: dict[str, Any], began: float) -> NoReturn:
         tell(control, {"failed": error.failed}, [])
         raise SystemExit(1) from None
     seconds = round(time.monotonic() - began, 6)
-    tell(control, {"ready": True, **_description(), "seconds": seconds}, [])
+    fds = [] if core is None else [core.lifeline_fd]
+    tell(control, {"ready": True, **_description(), "seconds": seconds}, fds)
     server.run()
     raise SystemExit(0)
 
@@ -236,15 +237,18 @@ class Server:
         fds: what came for it: the socket that is told of it, its line, then mounts and the socket to the relay.
         """
         told, line = seqpacket(fds[0]), fds[1]
+        hold, kept = None, None
         core, pid = self._core, -1
         parameters = core.parameters(mounts, relay) if core is not None else None
         try:
+            if self._children.may_hold:
+                hold = kept, _ = socket.socketpair()
             if core is not None and parameters is not None:
                 core.begin(parameters)
             try:
                 pid = os.fork()
                 if pid == 0:
-                    self._become(parameters, told, line)
+                    self._become(parameters, told, line, hold)
             finally:
                 if core is not None and parameters is not None:
                     core.end(parameters, pid > 0)
@@ -255,19 +259,26 @@ class Server:
         finally:
             for fd in fds[1:]:
                 os.close(fd)
+            if hold is not None:
+                hold[1].close()
         if pid > 0:
-            self._watch(pid, told, parameters)
-        else:
-            told.close()
-
-    def _watch(self, pid: int, told: socket.socket, parameters: Any) -> None:
-        if parameters is None:
-            self._children.add(pid, told)
+            self._watch(pid, told, parameters, kept)
+            self._children.rehearse()
             return
-        self._children.add(pid, told, high(parameters.init_pidfd), parameters.says_fd)
+        told.close()
+        if kept is not None:
+            kept.close()
+
+    def _watch(self, pid: int, told: socket.socket, parameters: Any, hold: socket.socket | None) -> None:
+        if parameters is None:
+            self._children.add(pid, told, hold=hold)
+            return
+        self._children.add(pid, told, high(parameters.init_pidfd), parameters.says_fd, hold)
         os.close(parameters.says_fd)
 
-    def _become(self, parameters: Any, told: socket.socket, line: int) -> NoReturn:
+    def _become(
+        self, parameters: Any, told: socket.socket, line: int, hold: tuple[socket.socket, socket.socket] | None
+    ) -> NoReturn:
         """In the child: be a branch."""
         try:
             self._children.forget()
@@ -283,10 +294,30 @@ class Server:
             else:
                 os.setsid()
             told.close()
+            if hold is not None:
+                hold[0].close()
+                _hand_over_mounts(hold[1])
             forks = Forks(core.fork if core is not None else os.setsid)
             Branch(Channel(line), self._runs, self._rehearsal, forks).serve()
         finally:
             os._exit(70)
+
+
+def _hand_over_mounts(hold: socket.socket) -> None:
+    """Put this branch's mount namespace where it outlives the branch for a moment.
+
+    Otherwise the kernel takes the mounts apart before the interpreter learns that the branch has ended: that takes as
+    long as a short run.
+    """
+    with hold:
+        try:
+            namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                tell(hold, {}, [namespace])
+            finally:
+                os.close(namespace)
+        except OSError:  # the policy may hide it; then the run takes longer
+            pass
 
 
 def _check_threads() -> None:

@@ -54,6 +54,11 @@ def settle() -> None:
     reseed(os.urandom(32))
 
 
+def unchanged() -> dict[str, Any]:
+    """Return a `go` frame that changes nothing."""
+    return {"op": "go", "env": dict(_known), "cwd": None, "argv": None, "umask": None, "kernel": False, "fds": []}
+
+
 def prepare(frame: dict[str, Any], fds: list[int], line: Channel) -> None:
     """Do what a `go` frame says; raises StartError.
 

@@ -23,6 +23,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import own_received
 from nsbox._base.stdlib import RLock
 from nsbox._core.command import Used
+from nsbox._interpreter.descent import GoneError, pid_of
 from nsbox._interpreter.wire import MOST_MESSAGE, WireError, decoded, frame, number_in
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from nsbox._relay.relay import Line
 
 LONGEST = 60_000  # milliseconds until a branch exists: the machine may be very busy
-_DEEPEST = 64  # ancestors of a branch that are looked at: two lie between it and the command that is its interpreter
 _NOT_KNOWN = 255 << 8  # a wait status that stands for one that isn't known
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
 _Socket = _socket.socket
@@ -138,7 +138,7 @@ class BranchCommand:
         try:
             self._begin(self._first(interpreter), interpreter)
             is_ours = True
-        except WireError as error:
+        except (WireError, GoneError) as error:
             raise Lost(str(error)) from None
         finally:
             while self.owners and not is_ours:
@@ -171,18 +171,35 @@ class BranchCommand:
             raise Lost("the interpreter has ended")
         return message
 
-    def go(self, message: Mapping[str, object], fds: Sequence[int], code: bytes) -> bytes:
-        """Let it begin; return what its line couldn't take yet of the code.
+    def go(self, message: Mapping[str, object], fds: Sequence[int]) -> bytes:
+        """Let it begin, without code so far; return what its line couldn't take yet.
 
-        message: "go", without the code. fds: what it gets.
+        message: "go". fds: what it gets.
 
         Raises Lost, and SetupError if too many descriptors of this user are on their way already (unix(7), SCM_RIGHTS).
         """
-        data = frame(message) + code
+        return self._sent(frame(message), [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds))])
+
+    def run(self, code: bytes, rest: bytes = b"") -> bytes:
+        """Send it code, after what was left of "go"; return what its line couldn't take yet.
+
+        Raises Lost, unless it has ended with a word: it says so if it can't become what "go" wanted.
+        """
+        if not code:
+            return rest
         try:
-            sent = self.line.sendmsg(
-                [data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds))], _socket.MSG_NOSIGNAL
-            )
+            return self._sent(rest + code)
+        except BlockingIOError:
+            return rest + code
+        except Lost:
+            with contextlib.suppress(OSError):
+                if self.line.recv(1, _socket.MSG_PEEK):
+                    return b""
+            raise
+
+    def _sent(self, data: bytes, rights: Sequence[Any] = ()) -> bytes:
+        try:
+            return data[self.line.sendmsg([data], rights, _socket.MSG_NOSIGNAL) :]
         except (BrokenPipeError, ConnectionResetError):
             raise Lost("it has ended") from None
         except OSError as error:
@@ -190,7 +207,6 @@ class BranchCommand:
                 raise
             hint = "processes of this user hold as many as they may: end those, or raise RLIMIT_NOFILE"
             raise SetupError(errno.ETOOMANYREFS, "send descriptors to a branch", None, hint) from None
-        return data[sent:]
 
     # ---- its end
 
@@ -273,35 +289,3 @@ class BranchCommand:
         """Close its descriptors. A branch that is parked ends then, and one that runs can't report any more."""
         self.end()
         self.ends.close()
-
-
-def pid_of(pidfd: int, above: int) -> int:
-    """Return the pid behind a pidfd, as this process's procfs numbers it.
-
-    above: the pidfd of a process that it must descend from. The sender of the first pidfd can get one of any process
-    that it has a socket to, this process included (SO_PEERPIDFD, unix(7)).
-
-    Raises Lost if either has gone, or if it descends from something else.
-    """
-    number, limit = _number(pidfd), _number(above)
-    at, left = number, _DEEPEST
-    while at > 1 and left:
-        at, left = _parent(at), left - 1
-        if at == limit and (_number(pidfd), _number(above)) == (number, limit):  # so no number was another process's
-            return number
-    raise Lost(f"process {number} is none of the interpreter's")
-
-
-def _number(pidfd: int) -> int:
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "Pid" and int(value) > 0:
-                return int(value)
-    raise Lost("it has ended")
-
-
-def _parent(number: int) -> int:
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{number}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[1])  # proc_pid_stat(5)
-    return 0

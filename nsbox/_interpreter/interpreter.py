@@ -23,6 +23,7 @@ from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
 from nsbox._interpreter.branch import BranchCommand, Ends, Lost, received
+from nsbox._interpreter.descent import GoneError, pid_of
 from nsbox._interpreter.executable import OLDEST, executable
 from nsbox._interpreter.mounts.stamps import Stamps
 from nsbox._interpreter.program import files
@@ -201,7 +202,8 @@ class Interpreter:
 
     def _first(self) -> Facts:
         try:
-            message = received(self._control, 1, []) if self._has_message() else None
+            owners: list[Owner] = []
+            message = received(self._control, 1, owners) if self._has_message() else None
         except WireError as error:
             raise InterpreterError("start", self.program, f"what it says makes no sense: {error}") from None
         if message is None:
@@ -209,12 +211,20 @@ class Interpreter:
         failed = message.get("failed")
         if isinstance(failed, dict):
             raise _failure(failed)
+        self._believe(owners)
         try:
             major, minor, micro = map(int, message["version"][:3])
             kind, path, prefix = (str(message[name]) for name in ("implementation", "executable", "prefix"))
             return Facts((major, minor, micro), kind, path, prefix, float(message["seconds"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InterpreterError("start", self.program, f"what it says makes no sense: {error!r:.100}") from None
+
+    def _believe(self, owners: list[Owner]) -> None:
+        """Know the interpreter itself by its own pidfd from here on, instead of the command that it is a process of."""
+        with contextlib.suppress(GoneError):
+            for owner in owners:
+                pid_of(owner.fileno(), self._ended.fileno())
+                self._ended = owner
 
     def _has_message(self) -> bool:
         return bool(select.select([self._control], [], [], 0)[0])

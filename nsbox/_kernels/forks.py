@@ -20,7 +20,8 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened, own
 from nsbox._base.stdlib import RLock
 from nsbox._core import orphans
-from nsbox._interpreter.branch import BranchCommand, Lost, pid_of, received
+from nsbox._interpreter.branch import BranchCommand, Lost, received
+from nsbox._interpreter.descent import GoneError, pid_of
 from nsbox._interpreter.wire import WireError, frame
 from nsbox._lifetime import kills
 from nsbox._lifetime.usage import Usage, cause
@@ -62,7 +63,10 @@ class ForkCommand(BranchCommand):
             raise Lost(str(error)) from None
         if message is None or "started" not in message or len(self.owners) != 1:
             raise Lost("the fork has ended")
-        self.pid = pid_of(self.owners[0].fileno(), above)
+        try:
+            self.pid = pid_of(self.owners[0].fileno(), above)
+        except GoneError as error:
+            raise Lost(str(error)) from None
 
 
 class ForkProcess:
@@ -87,7 +91,7 @@ class ForkProcess:
                 **dict.fromkeys(("env", "cwd", "argv", "umask")),
                 **{"op": "go", "kernel": True, "seed": os.urandom(32).hex(), "fds": []},
             }
-            rest = command.go(message, [owner.fileno() for owner in theirs], b"")
+            rest = command.go(message, [owner.fileno() for owner in theirs])
         except BaseException:
             for owner in self._owners:
                 owner.close()

@@ -165,9 +165,10 @@ class BranchWay(Way):
         command, is_given = start.command, False
         try:
             branch.start(interpreter.fileno())
+            rest = branch.go(self._message(start), _streams(command, start))  # it prepares itself meanwhile
             interpreter.check(branch)
             self._limit(branch, start)
-            rest = branch.go(self._message(start, interpreter), _streams(command, start), self._code)
+            rest = branch.run(self._code, rest)
             init_pidfd, says = (owner.fileno() for owner in branch.owners[1:])
             if command.owners is not None:  # from here on, they are the command's
                 command.owners.extend(branch.owners[1:])
@@ -196,7 +197,7 @@ class BranchWay(Way):
                     leaf, command.leaf = command.leaf, None
                     leaf.end(kill=True)
 
-    def _message(self, start: Start, interpreter: Interpreter) -> dict[str, object]:
+    def _message(self, start: Start) -> dict[str, object]:
         command = start.command
         items = command.envp.items
         env = dict(os.fsdecode(item).split("=", 1) for item in items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,4 +153,7 @@ def test_many_branches_one_after_another(warm: Interpreter) -> None:
         assert branch.run(f"{number}")["value"] == number
         assert branch.status() == 0
         warm.end_branches()
-    assert len(os.listdir(f"/proc/{warm.process.pid}/fd")) == before
+    deadline = time.monotonic() + 30  # it closes the last ones after it has told the end
+    while (after := len(os.listdir(f"/proc/{warm.process.pid}/fd"))) != before:
+        assert time.monotonic() < deadline, after
+        time.sleep(0.01)

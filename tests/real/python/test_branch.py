@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from nsbox._interpreter.branch import BranchCommand, Failed, Lost, pid_of, received
+from nsbox._interpreter.branch import BranchCommand, Failed, Lost, received
+from nsbox._interpreter.descent import GoneError, pid_of
 from nsbox._interpreter.wire import WireError
 
 STARTS = "sleep 1000 & echo $!; sleep 1000 & echo $!; wait $!"
@@ -88,7 +89,7 @@ def test_it_gets_its_streams_and_its_code_in_one_piece(fake: Fake) -> None:
     """The descriptors are attached to the first byte; what the socket doesn't take is left to be sent."""
     fake.start()
     code = b"x" * 5_000_000
-    rest = fake.command.go({"op": "go"}, [0, 1, 2], code)
+    rest = fake.command.run(code, fake.command.go({"op": "go"}, [0, 1, 2]))
     fds = array.array("i")
     data, ancillary, _, _ = fake.line.recvmsg(1 << 20, socket.CMSG_LEN(12))
     fds.frombytes(ancillary[0][2])
@@ -153,7 +154,7 @@ def test_a_parked_branch_that_ends_before_its_code(fake: Fake) -> None:
     fake.start()
     fake.line.close()
     with pytest.raises(Lost):
-        fake.command.go({"op": "go"}, [0, 1, 2], b"")
+        fake.command.go({"op": "go"}, [0, 1, 2])
 
 
 @pytest.mark.parametrize("message", [b"", b"{", {"ended": -1}, {"ended": 1 << 16}, {"ended": 0}, {"started": 7}])
@@ -198,9 +199,9 @@ def test_pid_of_a_process_that_has_gone(fake: Fake) -> None:
     assert pid_of(fake.pidfd, fake.lifeline) == fake.pids[0]
     fake.interpreter.kill()
     fake.interpreter.wait()
-    with pytest.raises(Lost, match="ended"):
+    with pytest.raises(GoneError, match="ended"):
         pid_of(fake.pidfd, fake.lifeline)
-    with pytest.raises(Lost, match="ended"):
+    with pytest.raises(GoneError, match="ended"):
         pid_of(fake.lifeline, fake.pidfd)
 
 
