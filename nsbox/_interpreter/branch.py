@@ -23,7 +23,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import own_received
 from nsbox._base.stdlib import RLock
 from nsbox._core.command import Used
-from nsbox._interpreter.descent import GoneError, pid_of
+from nsbox._interpreter.descent import GoneError, pids_of
 from nsbox._interpreter.wire import MOST_MESSAGE, WireError, decoded, frame, number_in
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ def received(sock: _Socket, most: int, owners: list[Owner]) -> dict[str, Any] | 
     Raises BlockingIOError if there is none yet, and WireError.
     """
     try:
-        data = sock.recv(MOST_MESSAGE, _socket.MSG_PEEK)  # without the descriptors: those are owned as they come
+        data = sock.recv(
+            MOST_MESSAGE, _socket.MSG_PEEK | _socket.MSG_DONTWAIT
+        )  # without the descriptors: those are owned as they come
         if not data:
             return None
         own_received(sock, most, owners)
@@ -154,22 +156,28 @@ class BranchCommand:
         if len(self.owners) != 3:
             os.close(os.dup(self._told.fileno()))  # raises EMFILE: then the kernel has dropped what came
             raise Lost("it came without its descriptors")
-        self.pid, self.init_pid = (pid_of(owner.fileno(), interpreter) for owner in self.owners[:2])
+        self.pid, self.init_pid = pids_of([owner.fileno() for owner in self.owners[:2]], interpreter)
 
     def _first(self, interpreter: int) -> dict[str, Any]:
+        try:
+            try:
+                message = received(self._told, 3, self.owners)
+            except BlockingIOError:
+                self._await_first(interpreter)
+                message = received(self._told, 3, self.owners)
+        except WireError as error:
+            raise Lost(str(error)) from None
+        if message is None:
+            raise Lost("the interpreter has ended")
+        return message
+
+    def _await_first(self, interpreter: int) -> None:
         poller = select.poll()
         poller.register(self._told, select.POLLIN)
         poller.register(interpreter, select.POLLIN)
         ready = dict(poller.poll(LONGEST))
         if self._told.fileno() not in ready:
             raise Lost("the interpreter has ended" if ready else f"it didn't begin within {LONGEST // 1000} seconds")
-        try:
-            message = received(self._told, 3, self.owners)
-        except WireError as error:
-            raise Lost(str(error)) from None
-        if message is None:
-            raise Lost("the interpreter has ended")
-        return message
 
     def go(self, message: Mapping[str, object], fds: Sequence[int]) -> bytes:
         """Let it begin, without code so far; return what its line couldn't take yet.

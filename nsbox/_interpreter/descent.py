@@ -12,6 +12,11 @@ import fcntl
 import signal
 import struct
 
+from nsbox._base.frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _DEEPEST = 64  # ancestors that are looked at: two lie between an interpreter and the command that it is
 _GET_INFO = 0xC040FF0B
 _INFO = struct.Struct("=QQ3I36x")  # what is there, cgroup, pid, thread group, parent, and what isn't needed here
@@ -24,21 +29,40 @@ class GoneError(Exception):
 
 
 def pid_of(pidfd: int, above: int) -> int:
-    """Return the pid behind a pidfd, as this process's procfs numbers it.
+    """Return the pid behind a pidfd, as pids_of() does."""
+    return pids_of([pidfd], above)[0]
 
-    above: the pidfd of a process that it must descend from. The sender of the first pidfd can get one of any process
-        that it has a socket to, this process included (SO_PEERPIDFD, unix(7)).
 
-    Raises GoneError if either has gone, or if it descends from something else.
+def pids_of(pidfds: Iterable[int], above: int) -> list[int]:
+    """Return the pids behind pidfds, as this process's procfs numbers them.
+
+    above: the pidfd of a process that they must descend from. The sender of the others can get one of any process that
+        it has a socket to, this process included (SO_PEERPIDFD, unix(7)).
+
+    Raises GoneError if any of them has gone, or if one descends from something else.
     """
-    (number, at), (limit, _) = _look(pidfd), _look(above)
+    found = [(pidfd, *_look(pidfd)) for pidfd in pidfds]
+    limit, _ = _look(above)  # last: it had this number all the time
+    for pidfd, number, parent in found:
+        if parent != limit and not (
+            _is_below(parent, limit) and _look(pidfd) == (number, parent) and _has(above, limit)
+        ):
+            raise GoneError(f"process {number} is none of the interpreter's")
+    return [number for _, number, _ in found]
+
+
+def _is_below(number: int, limit: int) -> bool:
     for _ in range(_DEEPEST):
-        if at == limit and (_look(pidfd)[0], _look(above)[0]) == (number, limit):  # so no number was another process's
-            return number
-        if at <= 1:
+        number = _parent(number)
+        if number == limit:
+            return True
+        if number <= 1:
             break
-        at = _parent(at)
-    raise GoneError(f"process {number} is none of the interpreter's")
+    return False
+
+
+def _has(pidfd: int, number: int) -> bool:
+    return _look(pidfd)[0] == number
 
 
 def _look(pidfd: int) -> tuple[int, int]:
@@ -51,7 +75,9 @@ def _look(pidfd: int) -> tuple[int, int]:
         if error.errno not in _LACKING:
             raise GoneError("it has ended") from None
         number = _number(pidfd)
-        return number, _parent(number)
+        parent = _parent(number)
+        if _number(pidfd) != number:  # it raises if it has ended: then the parent was another process's
+            raise GoneError("it has ended") from None
     return number, parent
 
 

@@ -25,13 +25,16 @@ _MOST_MARKS = 2 << 20  # of , : [ and { in a frame: each may cost a hundred byte
 _HEAD = 4
 
 
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 class WireError(ValueError):
     """What has come isn't what was agreed. Users never see it: records say what it says."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:
     """Return a message; all of it is ASCII, since JSON escapes the rest. Raises TypeError and ValueError."""
-    return json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return _encoder.encode(message).encode("ascii")
 
 
 def frame(message: Mapping[str, object]) -> bytes:
@@ -59,13 +62,17 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_constant)
+_wary = json.JSONDecoder(parse_float=_finite, parse_constant=_constant, parse_int=_integer)
+
+
 def decoded(data: bytes | bytearray) -> dict[str, Any]:
     """Return the object that this is the JSON of; raises WireError if it isn't one, or is one that costs too much."""
     if sum(map(data.count, (b",", b":", b"[", b"{"))) > _MOST_MARKS:
         raise WireError("it has too many parts")
-    parse_int = None if sys.get_int_max_str_digits() else _integer
+    decoder = _decoder if sys.get_int_max_str_digits() else _wary
     try:
-        message = json.loads(data.decode("utf-8"), parse_float=_finite, parse_constant=_constant, parse_int=parse_int)
+        message = decoder.decode(data.decode("utf-8"))
     except RecursionError:
         raise WireError("it is nested too deep") from None
     except WireError:

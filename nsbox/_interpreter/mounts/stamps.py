@@ -26,10 +26,10 @@ _MOUNTED = (ops.Bind, ops.RoBind, ops.DevBind, ops.Device, ops.BindData, ops.Mas
 _ESTALE = 116
 
 
-def _file(path: str, *, follows: bool = False) -> tuple[int, int] | None:
-    """Return the device and the inode of what is at a path; None if it can't be reached."""
+def _file(path: str, *, follows: bool = False, root: int | None = None) -> tuple[int, int] | None:
+    """Return the device and the inode of what is at a path, or at one below a directory; None: it can't be reached."""
     try:
-        status = os.stat(path, follow_symlinks=follows)
+        status = os.stat(path, dir_fd=root, follow_symlinks=follows)
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -99,7 +99,11 @@ class Stamps:
         return True
 
     def _seen(self, pid: int, dests: Iterable[str]) -> dict[str, tuple[int, int] | None]:
-        return {dest: _file(f"/proc/{pid}/root{dest}") for dest in dests}
+        root = opened(os.open, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return {dest: _file(dest.lstrip("/") or ".", root=root.fileno()) for dest in dests}
+        finally:
+            root.close()
 
     def close(self) -> None:
         """Let go of what it watches."""

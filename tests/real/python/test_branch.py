@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from nsbox._interpreter import descent
 from nsbox._interpreter.branch import BranchCommand, Failed, Lost, received
-from nsbox._interpreter.descent import GoneError, pid_of
+from nsbox._interpreter.descent import GoneError, pid_of, pids_of
 from nsbox._interpreter.wire import WireError
 
 STARTS = "sleep 1000 & echo $!; sleep 1000 & echo $!; wait $!"
@@ -203,6 +204,51 @@ def test_pid_of_a_process_that_has_gone(fake: Fake) -> None:
         pid_of(fake.pidfd, fake.lifeline)
     with pytest.raises(GoneError, match="ended"):
         pid_of(fake.lifeline, fake.pidfd)
+
+
+@pytest.mark.parametrize("has_info", [True, False])
+def test_pids_of_descendants(fake: Fake, has_info: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children, grandchildren and no others, whether the kernel answers for pidfds (Linux 6.13) or procfs is read."""
+    if not has_info:
+        monkeypatch.setattr(descent, "_GET_INFO", 0xC040FFFF)
+    me = os.pidfd_open(os.getpid())
+    try:
+        assert pids_of([fake.pidfd, fake.init], fake.lifeline) == fake.pids
+        assert pids_of([fake.pidfd, fake.lifeline], me) == [fake.pids[0], fake.interpreter.pid]
+        for wrong in ([me], [fake.pidfd, me], [fake.lifeline]):
+            with pytest.raises(GoneError, match="none of"):
+                pids_of(wrong, fake.lifeline)
+        signal.pidfd_send_signal(fake.init, signal.SIGKILL)
+        fake.interpreter.wait()  # its shell waits for that one alone
+        with pytest.raises(GoneError, match="ended"):
+            pids_of([fake.init, fake.pidfd], me)
+    finally:
+        os.close(me)
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/proc/{pid}", "/proc/{pid}/ns/pid", "/proc/{pid}/stat"])
+def test_what_is_no_pidfd(fake: Fake, path: str) -> None:
+    """Only a pidfd is asked for a pid: another file's answer could be any."""
+    fd = os.open(path.format(pid=fake.pids[0]), os.O_RDONLY)
+    try:
+        with pytest.raises(GoneError):
+            pids_of([fd], fake.lifeline)
+    finally:
+        os.close(fd)
+
+
+def test_a_branch_that_cant_become_what_it_should(fake: Fake) -> None:
+    """It says so and ends, before its code is sent: what it has said is read. Without a word, another one can run it."""
+    fake.start()
+    assert fake.command.go({"op": "go"}, [0, 1, 2]) == b""
+    said = json.dumps({"failed": {"what": "cwd", "errno": 2}}).encode()
+    fake.line.recv(1 << 16)
+    fake.line.send(len(said).to_bytes(4, "little") + said)
+    fake.line.close()
+    assert fake.command.run(b"code") == b""
+    assert fake.command.line.recv(1 << 16).endswith(said)
+    with pytest.raises(Lost):
+        fake.command.run(b"code")
 
 
 def test_threads_wait_for_one_end(fake: Fake) -> None:
