@@ -12,6 +12,7 @@ import os
 
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import opened
 from nsbox._base.paths import is_below
 from nsbox._kept import split
 from nsbox._kept.mounts import MountWatch

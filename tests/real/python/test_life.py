@@ -275,3 +275,36 @@ def test_it_leaves_no_zombies(box: Sandbox) -> None:
     states = [one.status() for one in psutil.Process().children(recursive=True)]
     assert states.count(psutil.STATUS_ZOMBIE) <= 2
     assert nsbox.Python is Python
+
+
+def test_the_interpreter_keeps_nothing_of_branches(box: Sandbox) -> None:
+    """It is known by its own pidfd, and branches are its children. Afterwards it has as many descriptors as before."""
+    py = box.python(stock=1)
+    assert py.run("1").value == 1
+    interpreter = py._supply.current
+    assert interpreter is not None
+    with open(f"/proc/self/fdinfo/{interpreter.fileno()}") as file:
+        (number,) = (int(line.split()[1]) for line in file if line.startswith("Pid:"))
+
+    def count() -> int:
+        return len(os.listdir(f"/proc/{number}/fd"))
+
+    def settled(before: int | None = None) -> int:
+        """Return the count with one parked branch and no other; until then it changes."""
+        deadline = time.monotonic() + 60
+        while len(psutil.Process(number).children()) != 2 or (before is not None and count() != before):
+            assert time.monotonic() < deadline, (before, count(), psutil.Process(number).children())
+            time.sleep(0.01)
+        return count()
+
+    with py.kernel() as kernel:  # these hold their mounts in it, at most eight of them
+        kernels = [py.kernel() for _ in range(10)]
+        children = {child.pid for child in psutil.Process(number).children()}
+        assert {one.pid for one in (kernel, *kernels)} <= children
+        for one in kernels:
+            one.close()
+    assert py.run("2").value == 2  # the next one is parked when there is room for what it holds
+    before = settled()
+    for i in range(20):
+        assert py.run(f"{i}").value == i
+    assert settled(before) == before
