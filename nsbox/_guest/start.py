@@ -20,6 +20,7 @@ from .channel import Channel
 
 _modules = sys.modules
 _HIGHER = 3
+_MANY = 64  # descriptors: where so few are allowed, there may be no room for another line and copies
 _known: dict[str, str] = {}
 _input = input
 
@@ -54,9 +55,25 @@ def settle() -> None:
     reseed(os.urandom(32))
 
 
-def unchanged() -> dict[str, Any]:
-    """Return a `go` frame that changes nothing."""
-    return {"op": "go", "env": dict(_known), "cwd": None, "argv": None, "umask": None, "kernel": False, "fds": []}
+def unchanged() -> tuple[dict[str, Any], list[int]]:
+    """Return a `go` frame that changes nothing, and the descriptors to go with it, which it puts where they are."""
+    env = None if "PYTHONPATH" in _known else dict(_known)  # those paths are a branch's alone
+    frame: dict[str, Any] = {
+        "op": "go",
+        "env": env,
+        "cwd": None,
+        "argv": None,
+        "umask": None,
+        "kernel": False,
+        "fds": [],
+    }
+    standard = list(range(_HIGHER))
+    try:
+        for fd in standard:
+            os.fstat(fd)
+    except OSError:  # the set-up has closed one
+        return frame, []
+    return frame, standard if os.sysconf("SC_OPEN_MAX") >= _MANY else []
 
 
 def prepare(frame: dict[str, Any], fds: list[int], line: Channel) -> None:

@@ -157,3 +157,31 @@ def test_many_branches_one_after_another(warm: Interpreter) -> None:
     while (after := len(os.listdir(f"/proc/{warm.process.pid}/fd"))) != before:
         assert time.monotonic() < deadline, after
         time.sleep(0.01)
+
+
+def test_what_is_rehearsed_changes_nothing(start: Callable[..., Interpreter]) -> None:
+    """The interpreter's own paths and streams are what they were: PYTHONPATH counts in branches that have it."""
+    setup = (
+        "import os, sys\nstate = sys.stdout, list(sys.path), dict(os.environ), os.umask(18), os.getcwd(), os.umask(18)"
+    )
+    warm = start(env={"PATH": "/usr/bin", "PYTHONPATH": "/nowhere", "TZ": "Asia/Tokyo"}, setup=setup)
+    same = "[sys.stdout is state[0], [path for path in sys.path if path] == state[1], dict(os.environ) == state[2], "
+    same += "os.umask(18) == 18, os.getcwd() == state[4], '_' in globals()]"
+    assert warm.branch().run(same)["value"] == [True, True, True, True, True, False]
+    assert warm.branch(env={"PYTHONPATH": "/nowhere"}).run("'/nowhere' in sys.path")["value"] is True
+
+
+@pytest.mark.parametrize("setup", [f"import os\nos.close({fd})" for fd in range(3)])
+def test_a_set_up_that_closes_a_stream(start: Callable[..., Interpreter], setup: str) -> None:
+    """What is rehearsed needs none of them."""
+    warm = start(setup=setup)
+    assert warm.hello is not None and warm.hello.get("ready") is True, warm.hello
+    assert warm.branch().run("6 * 7")["value"] == 42
+
+
+@pytest.mark.parametrize("most", [9, 16, 64])
+def test_few_descriptors(start: Callable[..., Interpreter], most: int) -> None:
+    """A branch that may have few begins all the same, and has no other descriptors than one that may have many."""
+    setup = f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))"
+    code = "import os\nlen(os.listdir('/proc/self/fd'))"
+    assert start(setup=setup).branch().run(code)["value"] == start().branch().run(code)["value"]
