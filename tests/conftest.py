@@ -1,7 +1,8 @@
 """What all tests share: the rule that a test leaves nothing behind, a place to work in, a policy for it.
 
 Most tests run as root and as an ordinary user alike. One that makes sense for one of them only says so, and why:
-`@pytest.mark.as_root("reason")`, `@pytest.mark.as_user("reason")`.
+`@pytest.mark.as_root("reason")`, `@pytest.mark.as_user("reason")`. With `--quick=users` each user leaves to the other what is
+the same for both: quick.toml.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
 
-from nsbox_testing import caches, leftovers, needs, warm
+from nsbox_testing import caches, leftovers, needs, quick, warm
 
 from nsbox._base import imports
 from nsbox._homes import reach
 
 _temporary = pytest.StashKey[Path]()
 _has_passed = pytest.StashKey[bool]()
+_quick = pytest.StashKey[quick.Quick]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    said = "leave out, or to the other user or machine, what tests/quick.toml says"
+    parser.addoption("--quick", choices=quick.KINDS, help=said)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,6 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     config.addinivalue_line("markers", "as_root(reason): only makes sense for uid 0 with its capabilities")
     config.addinivalue_line("markers", "as_user(reason): only makes sense for an ordinary user")
+    if kind := config.getoption("--quick"):
+        config.stash[_quick] = quick.Quick(kind)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if _quick in config.stash and config.stash[_quick].is_left(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _quick in config.stash:
+        items[:], others = config.stash[_quick].split(items)
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

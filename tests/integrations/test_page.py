@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/integrations" / f"{os.environ['NSBOX_FRAMEWORK'].replace('_', '-')}.md"
 
 
+@pytest.mark.smoke
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """All blocks of the page run, and print what it says."""
     project = tmp_path / "project"

@@ -116,11 +116,16 @@ def test_its_pid_1_has_no_way_to_the_host(other: Joined, tmp_path: Path) -> None
         details=Details(userns=other.userns, pidns=other.pidns),
         seccomp="off",
     )
+    reader, writer = os.pipe()  # the command stays until its pid 1 was looked at
     caller = os.fork()
     if caller == 0:
-        hide()
-        nsbox.run(["true"], policy=wish, cwd="/")
-        os._exit(0)
+        try:
+            os.close(writer)
+            hide()
+            nsbox.run(["cat"], policy=wish, cwd="/", stdin=reader)
+        finally:
+            os._exit(0)
+    os.close(reader)
     seen = set()
     while os.waitpid(caller, os.WNOHANG) == (0, 0):
         for process in psutil.Process(caller).children(True):
@@ -128,6 +133,9 @@ def test_its_pid_1_has_no_way_to_the_host(other: Joined, tmp_path: Path) -> None
                 if process.name() == "nsbox-init":
                     seen.add(process.pid)
                     assert not os.path.exists(f"/proc/{process.pid}/root{tmp_path}/secret")
+        if seen and writer != -1:
+            os.close(writer)
+            writer = -1
     assert seen
 
 

@@ -131,7 +131,7 @@ _HOSTILE = {
     "raising attributes": "class E(Exception):\n  def __getattribute__(self, name): raise OSError(name)\nraise E",
     "lying links": "class E(Exception):\n  __cause__ = __context__ = __traceback__ = property(lambda s: 1 / 0)\nraise E",
     "lying notes": "class E(Exception):\n  __notes__ = property(lambda s: 1 / 0)\nraise E",
-    "odd notes": "e = ValueError(1); e.__notes__ = [1, None, 'x' * 10_000_000] * 100; raise e",
+    "odd notes": "e = ValueError(1); e.__notes__ = [1, None, 'x' * 1_000_000] * 100; raise e",
     "lying metaclass": "class M(type):\n  __name__ = __module__ = property(lambda c: 1 / 0)\n"
     "class E(Exception, metaclass=M): pass\nraise E",
     "circle": "a, b = ValueError('a'), ValueError('b'); a.__cause__ = b; b.__cause__ = a; raise a",

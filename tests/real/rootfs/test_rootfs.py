@@ -74,8 +74,9 @@ def serving(family: int, address: Any) -> Iterator[Any]:
 
 
 @pytest.mark.vm
-def test_users_of_the_host(policy: Policy) -> None:
+def test_users_of_the_host(small: str, workspace: Path) -> None:
     """/etc/passwd is the sandbox's own; control: this machine's names its users."""
+    policy = rootfs.policy(small, workspace=workspace)
     others = {user.pw_name for user in pwd.getpwall()} - {"root", "nobody", "sandbox"}
     seen = sh(policy, "cat /etc/passwd")
     assert [line.split(":")[0] for line in seen.splitlines()] == ["root", "sandbox", "nobody"]

@@ -4,7 +4,7 @@ import os
 
 THOROUGH = bool(int(os.environ.get("NSBOX_THOROUGH", "0")))
 
-EXAMPLES = int(os.environ.get("NSBOX_EXAMPLES") or (150 if THOROUGH else 50))
+EXAMPLES = int(os.environ.get("NSBOX_EXAMPLES") or (150 if THOROUGH else 30))
 """How many examples a property is tried with; NSBOX_EXAMPLES=5000 for a long search."""
 
 PATIENCE = 300 + EXAMPLES
