@@ -171,6 +171,12 @@ class Shell:
                 return rest
         return [*rest, f"{marker} {shell_status(self.process.wait())}\n"]
 
+    def settle(self) -> None:
+        """After its end, wait until its readers have noticed, so that no descriptor is left."""
+        if self.process.poll() is not None:
+            with self.lock:
+                self.lock.wait_for(lambda: self.stdout.is_over and self.stderr.is_over, _PATIENCE)
+
     def _await_stderr(self) -> None:
         """Wait until what was in stderr's pipe is read: the command wrote it before the marker."""
         aim = self.stderr.count + self.stderr.waiting()
@@ -223,6 +229,7 @@ class Input(io.TextIOBase):
 
     def close(self) -> None:
         self._pipe.close()
+        self._shell.settle()
 
     @property
     def closed(self) -> bool:
@@ -289,9 +296,10 @@ class Output(io.TextIOBase):
             self.tail = (self.tail + text)[-_TAIL:]
             self._text += text
             self.is_over = not data
+            if not data:
+                self._pipe.close()
             shell.lock.notify_all()
         if not data:
-            self._pipe.close()
             shell.process.wait()  # the driver doesn't, after it has killed it
 
     def read(self, size: int | None = -1) -> str:

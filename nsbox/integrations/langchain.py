@@ -142,8 +142,8 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
 def tools(box: Sandbox | Session, names: Iterable[str] | None = None, **options: Any) -> list[StructuredTool]:
     """Return nsbox's tools for an agent of LangChain: shell, files, jobs. Each answers with JSON.
 
-    A model's mistake, such as a path that the policy doesn't allow, becomes a ToolMessage with the status "error". It says
-    what is wrong. A tool call in a cancelled asyncio task is ended first.
+    A model's mistake, such as a path that the policy doesn't allow, becomes a ToolMessage with the status "error". It
+    says what is wrong. A tool call in a cancelled asyncio task is ended first.
 
     box: a Sandbox, Session or Task.
     names: which tools, such as ["shell", "edit"]. Default: None, for all.
