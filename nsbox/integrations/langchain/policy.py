@@ -1,49 +1,36 @@
-"""LangChain: an execution policy for ShellToolMiddleware, whose shell runs in a sandbox; and nsbox's tools for agents.
-
-    with SandboxExecutionPolicy(nsbox.Policy.workspace("repo")) as policy:
-        agent = create_agent(model, middleware=[ShellToolMiddleware("repo", execution_policy=policy)])
-        agent.invoke(...)
+"""The execution policy: it starts the middleware's shell in a sandbox.
 
 The middleware starts one shell for each run of an agent. It writes command lines to the shell's stdin, and after each
 line a `printf` of a marker with the status. Threads of its own read both outputs, one line at a time. What it gets as
-stdin, stdout and stderr are the streams of _shell_streams: they see which command runs, and when it has ended.
+stdin, stdout and stderr are this package's streams: they see which command runs, and when it has ended.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from nsbox._base.display import type_phrase
 from nsbox._calls.environment import environment
-from nsbox._calls.token import CancelToken
-from nsbox._handles.dispatch import call_tool
-from nsbox._handles.schemas import tool_schemas
-from nsbox._handles.waiting import in_thread
 from nsbox._kept.commands import Commands
 from nsbox._policy.policy import Policy
 from nsbox.integrations._extras import without
-from nsbox.integrations._shell_streams import Limits, Shell
+from nsbox.integrations.langchain.streams import Limits, Shell
 from nsbox.subprocess import PIPE, Popen
 
 try:
     from langchain.agents.middleware._execution import SHELL_TEMP_PREFIX, BaseExecutionPolicy
-    from langchain_core.tools import StructuredTool, ToolException
 except ImportError as error:
     raise without("langchain", error) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
-
-__all__ = ["SandboxExecutionPolicy", "tools"]
 
 
 class SandboxExecutionPolicy(BaseExecutionPolicy):
@@ -137,47 +124,3 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def tools(box: Sandbox | Session, names: Iterable[str] | None = None, **options: Any) -> list[StructuredTool]:
-    """Return nsbox's tools for an agent of LangChain: shell, files, jobs. Each answers with JSON.
-
-    A model's mistake, such as a path that the policy doesn't allow, becomes a ToolMessage with the status "error". It
-    says what is wrong. A tool call in a cancelled asyncio task is ended first.
-
-    box: a Sandbox, Session or Task.
-    names: which tools, such as ["shell", "edit"]. Default: None, for all.
-    options: for nsbox.call_tool(), such as env, secrets and timeout.
-
-    Raises ValueError for a tool that doesn't exist. A call raises what nsbox.call_tool() raises.
-    """
-    return [_tool(box, schema["function"], options) for schema in tool_schemas(names)]
-
-
-def _tool(box: Any, schema: dict[str, Any], options: dict[str, Any]) -> StructuredTool:
-    name: str = schema["name"]
-
-    def run(**arguments: Any) -> str:
-        return _answer(call_tool(box, name, arguments, **options))
-
-    async def arun(**arguments: Any) -> str:
-        wish = options.get("cancel")
-        token = CancelToken() if wish is None else wish.child()
-        call = functools.partial(call_tool, box, name, arguments, **{**options, "cancel": token})
-        return _answer(await in_thread(call, token.cancel))
-
-    return StructuredTool.from_function(
-        func=run,
-        coroutine=arun,
-        name=name,
-        description=schema["description"],
-        args_schema=schema["parameters"],
-        infer_schema=False,
-        handle_tool_error=True,
-    )
-
-
-def _answer(answer: dict[str, Any]) -> str:
-    if set(answer) == {"error"}:
-        raise ToolException(answer["error"])
-    return json.dumps(answer, ensure_ascii=False)

@@ -1,8 +1,4 @@
-"""Deep Agents: a backend whose commands and file tools work in a sandbox.
-
-    with SandboxBackend(nsbox.Policy.workspace("repo")) as backend:
-        agent = create_deep_agent(model, backend=backend)
-        agent.invoke(...)
+"""The backend.
 
 Files are read, written, edited and deleted by nsbox's file tools, in this process, where no command can lead them
 astray. What those don't reach, such as /usr, and `ls` and `glob`, whose rules are Deep Agents' own, is left to the
@@ -26,8 +22,8 @@ from nsbox._handles.waiting import in_thread
 from nsbox._kept.commands import Commands
 from nsbox._policy.policy import Policy
 from nsbox.integrations._extras import without
-from nsbox.integrations._pages import page
 from nsbox.integrations._status import shell_status
+from nsbox.integrations.deepagents.pages import page
 from nsbox.sandbox import Sandbox
 
 try:
@@ -49,8 +45,6 @@ if TYPE_CHECKING:
     from nsbox.session import Session
 
     T = TypeVar("T")
-
-__all__ = ["SandboxBackend"]
 
 _EMPTY = "System reminder: File exists but has empty contents"  # what Deep Agents says to the model
 _MOST_TEXT = MAX_OUTPUT_BYTES - len(TRUNCATION_MSG.encode())

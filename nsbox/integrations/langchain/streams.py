@@ -207,9 +207,11 @@ class Input(io.TextIOBase):
         self._shell, self._pipe = shell, pipe
 
     def writable(self) -> bool:
+        """Return True."""
         return True
 
     def fileno(self) -> int:
+        """Return the descriptor of the pipe."""
         return int(self._pipe.fileno())
 
     def write(self, text: str) -> int:
@@ -224,15 +226,18 @@ class Input(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
+        """Do nothing: all is written at once. Raises ValueError if it is closed."""
         if self.closed:
             raise ValueError("the stream is closed")
 
     def close(self) -> None:
+        """Close it. If the shell has ended, its readers have noticed when this returns."""
         self._pipe.close()
         self._shell.settle()
 
     @property
     def closed(self) -> bool:
+        """Whether it is closed."""
         return bool(self._pipe.closed)
 
 
@@ -254,9 +259,11 @@ class Output(io.TextIOBase):
         self.count, self.tail, self.is_over = 0, "", False
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def fileno(self) -> int:
+        """Return the descriptor of the pipe."""
         return int(self._pipe.fileno())
 
     def waiting(self) -> int:
@@ -266,6 +273,7 @@ class Output(io.TextIOBase):
         return int(struct.unpack("i", fcntl.ioctl(self._pipe.fileno(), termios.FIONREAD, b"\0" * 4))[0])
 
     def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
+        """Return the next line, whatever the size; "" at the end."""
         while not self._ready:
             line = self._next()
             if not line:
@@ -307,6 +315,7 @@ class Output(io.TextIOBase):
         return "".join(iter(self.readline, ""))
 
     def close(self) -> None:
+        """Close it."""
         self.is_over = True
         self._pipe.close()
         super().close()
