@@ -14,5 +14,5 @@ def test_example(capsys: pytest.CaptureFixture[str]) -> None:
     """The agent makes the test pass; the fix is committed, and what it tried elsewhere isn't."""
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     shown = capsys.readouterr().out
-    assert "\npassed" in shown and "The test passes. return a + b" in shown and "on the host: False" in shown
-    assert "'/etc/shadow' is hidden" in shown or "/usr/installed\n" in shown
+    assert "passed" in shown and "The test passes. return a + b" in shown and "on the host: False" in shown
+    assert "/etc/shadow: Permission denied" in shown and "root:" not in shown
