@@ -9,7 +9,6 @@ ripgrep's --json isn't used, since it writes a line of any length in full. --max
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -23,7 +22,7 @@ import time
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import AccessError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._filetools.files import check_number, check_regular
+from nsbox._filetools.files import check_number, check_regular, named
 from nsbox._filetools.records import Match, Matches
 from nsbox._filetools.walk import joined
 
@@ -184,12 +183,16 @@ def grep(files: Files, starter: Starter, wish: Wish, path: Path) -> Matches:
     problem = ""
     for engine, argv in (("rg", by_ripgrep(wish, name)), *_by_python(wish, name)):
         search = _Search(files, wish, cwd, shown if is_directory else os.path.dirname(shown))
-        with contextlib.suppress(FileNotFoundError, PermissionError):
+        try:
             problem = search.run(starter, argv)
-            if not problem:
-                return search.result(engine)
-            if engine == "python":
-                break
+        except (FileNotFoundError, PermissionError) as error:
+            if error.filename == cwd:  # the directory has gone, or become a link
+                raise error if isinstance(error, AccessError) else named(error, shown) from None
+            continue
+        if not problem:
+            return search.result(engine)
+        if engine == "python":
+            break
     if problem:
         raise ValueError(f"pattern is {wish.pattern[:60]!r}: {problem}")
     reason = "the sandbox has neither rg nor a Python interpreter, and grep() needs one of them"

@@ -275,3 +275,19 @@ def test_long_paths_are_bounded(box: Sandbox, ws: Path, monkeypatch: pytest.Monk
         box.list_files()
     monkeypatch.setattr(walk, "_LONGEST", 500)
     assert box.list_files(".", "d*/**/*") == []
+
+
+def test_grep_of_a_directory_that_vanishes(box: Sandbox, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the directory goes away between the look at it and the search, the error names it, and no program."""
+    start = box.Popen
+
+    def vanishing(*args: Any, **options: Any) -> Any:
+        if (ws / "d").exists():
+            (ws / "d").rmdir()
+        return start(*args, **options)
+
+    (ws / "d").mkdir()
+    monkeypatch.setattr(box, "Popen", vanishing)
+    with pytest.raises(OSError) as caught:
+        box.grep("x", "d")
+    assert not isinstance(caught.value, UnavailableError) and "d" in str(caught.value.filename)
