@@ -22,7 +22,7 @@ from nsbox._handles import waiting
 from nsbox._handles.async_calls import AsyncCalls, Beginning
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, Unpack
 
@@ -203,9 +203,13 @@ class AsyncPython(AsyncCalls):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Store | Mapping[str, Secret | str] | None = None,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Beginning[AsyncKernel]:
-        """Begin a kernel: `async with py.kernel() as k`, or `k = await py.kernel()`. See Python.kernel()."""
-        make = partial(self.python.kernel, cwd=cwd, env=env, secrets=secrets)
+        """Begin a kernel: `async with py.kernel() as k`, or `k = await py.kernel()`. See Python.kernel().
+
+        functions: are called in the thread of the run that calls them.
+        """
+        make = partial(self.python.kernel, cwd=cwd, env=env, secrets=secrets, functions=functions)
         return Beginning(make, AsyncKernel, lambda kernel: kernel.close())
 
     def map(

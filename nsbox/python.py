@@ -224,22 +224,31 @@ class Python:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Store | Mapping[str, Secret | str] | None = None,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> PythonKernel:
         """Return a PythonKernel: a branch that stays, in which variables live from call to call.
 
         cwd, env, secrets: as for run(), for all of its calls. Secrets are masked in all that code puts into records.
+        functions: a mapping of names to functions of this process, which code may call by these names. Arguments and
+            what is returned are values that JSON has, up to 4 MiB of arguments. What a function raises, the code gets:
+            the same exception if it is one of Python's own, else a RuntimeError. A function runs in the thread that
+            called run(). Meanwhile the time limit isn't looked at. Only the code's own thread may call, not one that
+            it starts. Default: None.
 
-        The kernel ends when it is closed, or this object is. Raises what run() raises before its code begins.
+        The kernel ends when it is closed, or this object is. Raises TypeError and ValueError for functions, and what
+        run() raises before its code begins.
         """
+        from nsbox._kernels.functions import check_functions
         from nsbox._kernels.kernel import PythonKernel as OwnKernel
         from nsbox._kernels.start import begun, wish
 
         wanted, scrubber = wish(cwd, env, secrets)
+        checked = check_functions(functions)
 
         def start() -> KernelProcess:
             return begun(self._supply, self._policy(), wanted)
 
-        return OwnKernel(start, self._policy(), scrubber, family=self._kernels)
+        return OwnKernel(start, self._policy(), scrubber, family=self._kernels, functions=checked)
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         """End the interpreter and all that runs in its branches. Closing twice is no error.

@@ -3,9 +3,9 @@
 Foreign code runs in this process, and can do to it what it likes. Accidents don't matter: what a reply needs was bound
 before, stands in builtins of its own, or is put back.
 
-Frames from the caller: go, run, fork, sync, end. To it: first `{"begun": true}`, then one reply for each run
-(results/reply.py), fork and sync. Where `go` can't be done, `{"failed": {...}}` stands for all that, and the branch
-ends with status 127.
+Frames from the caller: go, run, fork, sync, end, and answers (results/functions.py). To it: first `{"begun": true}`,
+then one reply for each run (results/reply.py), fork and sync. Where `go` can't be done, `{"failed": {...}}` stands for
+all that, and the branch ends with status 127.
 
 A SIGINT may come after the reply to the call that it was meant for. A caller that has sent one sends `sync` after that
 reply: once that is answered, no earlier signal interrupts anything.
@@ -23,6 +23,7 @@ from . import interrupts, start
 from .channel import Channel, LostError, encode
 from .children import Forks, rights
 from .ending import Ending
+from .results.functions import Functions
 from .results.reply import Runs, encoded
 
 _REHEARSED = {
@@ -109,6 +110,7 @@ class Branch:
         runs.take()
         self._ending = Ending(runs.execution.namespace)
         self._forks = forks
+        self._functions = Functions(runs.execution.namespace)
         self._is_kernel = False
         os.register_at_fork(after_in_child=self._lose_line)
 
@@ -170,7 +172,9 @@ class Branch:
         if self._is_kernel:
             interrupts.renew()
         stdin = start.replaced_stdin(self._line) if frame.get("stdin") else None
+        self._functions.begin(self._line, frame)
         reply, error = self._runs.run(frame)
+        self._functions.end()
         if stdin is not None:
             interrupts.call(start.restore_stdin, stdin)
         try:

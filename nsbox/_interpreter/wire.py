@@ -104,11 +104,13 @@ class Frames:
     """Cuts a stream into frames, and reads them. It never holds more than one frame that isn't complete.
 
     left: how many bytes may still come.
+    sizes: of the messages that feed() has returned last.
     """
 
     def __init__(self) -> None:
         self._data = bytearray()
         self.left = MOST_OF_CALL
+        self.sizes: list[int] = []
 
     def renew(self) -> None:
         """Begin another call: what its frames may have in all is counted from here on."""
@@ -126,6 +128,7 @@ class Frames:
             raise WireError(f"it is more than {MOST_OF_CALL} bytes")
         self._data += data
         found = []
+        self.sizes = []
         while len(self._data) >= _HEAD:
             size = int.from_bytes(self._data[:_HEAD], "little")
             if size > MOST_FRAME:
@@ -133,6 +136,7 @@ class Frames:
             if len(self._data) < _HEAD + size:
                 break
             found.append(decoded(self._data[_HEAD : _HEAD + size]))
+            self.sizes.append(size)
             del self._data[: _HEAD + size]
         return found
 

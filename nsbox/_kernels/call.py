@@ -67,6 +67,7 @@ class KernelCall:
         self.is_interrupted = False  # by interrupt()
         self.interrupted = float("-inf")  # when it last sent a signal
         self.has_signalled = False  # it, or interrupt(), has sent SIGINT
+        self.functions: Mapping[str, Callable[..., object]] = {}  # that the code may call
         run_frame(0, self.code, self._inputs)  # raises what is wrong with them
 
     @property
@@ -80,7 +81,8 @@ class KernelCall:
         sinks = (None, None) if self._sink is None else (partial(self._sink, "stdout"), partial(self._sink, "stderr"))
         first, second = (Output(self._most, None if scrubber is None else scrubber.another(), one) for one in sinks)
         self.outputs = first, second
-        data = run_frame(number, self.code, self._inputs, has_stdin=self._input is not None)
+        has_stdin = self._input is not None
+        data = run_frame(number, self.code, self._inputs, has_stdin=has_stdin, functions=self.functions)
         if self._input is None:
             process.line.begin(number, data)
             process.line.write()
@@ -119,6 +121,7 @@ class KernelCall:
         is_stopped = None if self.cancel is None else lambda: self.is_cancelled
         if exchange.run(deadline, is_stopped, to_end=to_end) != "late":
             return None
+        exchange.refuse()
         cause: Literal["cancelled", "timeout"] = "cancelled" if self.is_cancelled else "timeout"
         if self.grace:
             self.has_signalled = True

@@ -16,14 +16,16 @@ import time
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.exchange import GLANCE
 from nsbox._calls.output import CHUNK
+from nsbox._kernels.functions import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Literal, Protocol
+    from collections.abc import Callable, Mapping
+    from typing import Any, Literal, Protocol
 
     from nsbox._python.line import BranchLine
 
     State = Literal["reply", "lost", "late"]
+    Answer = Callable[[Mapping[str, Any]], bytes]
 
     class Sink(Protocol):
         """Gets what a kernel prints."""
@@ -52,17 +54,23 @@ class KernelExchange:
         for fd in pipes:
             os.set_blocking(fd, False)
         self._sinks: dict[int, Sink] = {}
+        self._answer: Answer = refused
         self._has_line = True  # the poller watches it
         self.has_ended = False
 
-    def begin(self, outputs: tuple[Sink, Sink]) -> None:
-        """Begin a call. outputs: get what is printed from now on."""
+    def begin(self, outputs: tuple[Sink, Sink], answer: Answer = refused) -> None:
+        """Begin a call. outputs: get what is printed from now on. answer: answers the code's calls of functions."""
         self._sinks = dict(zip(self._pipes, outputs, strict=True))
+        self._answer = answer
         self._watch_line()
 
     def begin_other(self) -> None:
         """Begin an exchange that isn't a call: what is printed goes where it went before."""
         self._watch_line()
+
+    def refuse(self) -> None:
+        """From now on, call no function."""
+        self._answer = refused
 
     def _watch_line(self) -> None:
         if not self._has_line:
@@ -89,6 +97,10 @@ class KernelExchange:
             now = time.monotonic()
             if (deadline is not None and now >= deadline) or (is_stopped is not None and is_stopped()):
                 return "late"
+            if line.calls:
+                line.answer(self._answer(line.calls.pop(0)))
+                self._watch_line()
+                continue
             left = None if deadline is None else deadline - now
             if is_stopped is not None:
                 left = GLANCE if left is None else min(left, GLANCE)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -17,6 +18,7 @@ from nsbox._calls.output import MOST_OUTPUT
 from nsbox._kernels.call import KernelCall, sync
 from nsbox._kernels.exchange import KernelExchange
 from nsbox._kernels.forks import check_count, forked
+from nsbox._kernels.functions import answer
 from nsbox._kernels.idle import Pending, reader
 from nsbox._kernels.process import Clock
 from nsbox._kernels.record import FRESH, CallFacts, Fate, not_begun, record
@@ -73,14 +75,17 @@ class PythonKernel:
         family: weakref.WeakSet[PythonKernel] | None = None,
         process: KernelProcess | None = None,
         parent: PythonKernel | None = None,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         """Hold it. Use Python.kernel().
 
         start: starts its process; reset() calls it again. scrubber: masks secrets.
         family: where it and its forks are listed. process: what it begins with. Default: None, for start's.
         parent: the kernel that it was forked from, which stays as long as something refers to the fork. Default: None.
+        functions: that code may call, by name. Default: None.
         """
         self._start, self._policy, self._scrubber = start, policy, scrubber
+        self._functions = functions or {}
         self._lock = threading.Lock()  # of the thread that uses it
         self._signal_lock = RLock()  # a signal handler may interrupt a call
         self._user: int | None = None  # that thread
@@ -105,6 +110,7 @@ class PythonKernel:
             process.kill(is_late=False)
             process.close()
             raise
+        process.line.takes_calls = bool(self._functions)
         self._process, self._fate = process, None
         self._listen()
 
@@ -206,10 +212,11 @@ class PythonKernel:
         try:
             with self._heard(process):
                 self._number += 1
+                call.functions = self._functions
                 call.begin(process, self._number, self._scrubber)
                 for pending, output in zip(self._pending, call.outputs, strict=True):
                     pending.move(output)
-                self._exchange.begin(call.outputs)
+                self._exchange.begin(call.outputs, partial(answer, self._functions))
                 self._call = call
                 try:
                     outcome = call.talk(process, self._exchange, self._scrubber)
@@ -301,7 +308,13 @@ class PythonKernel:
 
     def _one(self, process: KernelProcess) -> PythonKernel:
         start, family = self._start, self._family
-        return PythonKernel(start, self._policy, self._scrubber, family=family, process=process, parent=self)
+        return PythonKernel(
+            *(start, self._policy, self._scrubber),
+            family=family,
+            process=process,
+            parent=self,
+            functions=self._functions,
+        )
 
     # ---- its end
 

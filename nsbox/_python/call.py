@@ -19,7 +19,7 @@ from nsbox._tools.view import view
 from nsbox.subprocess import Popen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from nsbox._base.errors import NsboxError
@@ -52,13 +52,21 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
 
 
 def run_frame(
-    number: int, code: str, inputs: Mapping[str, object] | None, *, name: str = NAME, has_stdin: bool = False
+    number: int,
+    code: str,
+    inputs: Mapping[str, object] | None,
+    *,
+    name: str = NAME,
+    has_stdin: bool = False,
+    functions: Iterable[str] = (),
 ) -> bytes:
     """Return the frame that lets a branch run code. Raises TypeError and ValueError.
 
-    name: of the code in tracebacks. has_stdin: a file comes along.
+    name: of the code in tracebacks. has_stdin: a file comes along. functions: the names of those that it may call.
     """
     message = {"op": "run", "id": number, "code": code, "name": name, "inputs": inputs, "limits": LIMITS}
+    if functions:
+        message["functions"] = list(functions)
     if has_stdin:
         message["stdin"] = True
     try:

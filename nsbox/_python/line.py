@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _ANSWERS = {"forked", "failed", "synced"}  # of a kernel, to what isn't code
 _CHUNK = 1 << 18
 _MOST_DISPLAYS = 1000  # that are held: a reply keeps fewer
+_MOST_CALLS = 16  # of functions, that wait: the code waits for each, unless it is interrupted
+_LARGEST_CALL = 4 << 20  # bytes, as in _guest.results.functions
 
 
 class BranchLine:
@@ -23,6 +25,7 @@ class BranchLine:
 
     problem: why nothing more can be read from it; "": nothing is wrong.
     reply: what was said about the latest run; None: nothing yet. displays: what was shown before that.
+    calls: of this process's functions, unanswered; takes_calls: whether there are such functions.
     failure: why the branch couldn't begin; None: it could. Only the first frame can say so: it was sent before any code
         ran.
     """
@@ -37,14 +40,21 @@ class BranchLine:
         self.reply: dict[str, Any] | None = None
         self.displays: list[Any] = []
         self.failure: dict[str, Any] | None = None
+        self.calls: list[dict[str, Any]] = []
+        self.takes_calls = False
         self._is_first = True
         self.on_problem: Callable[[], object] = bool  # called when it can't be read any more
 
     def begin(self, number: int, data: bytes, fds: Sequence[int] = ()) -> None:
         """Begin another run: send this, and wait for its reply. fds: go with the first byte."""
         self._number, self._rest, self._fds = number, memoryview(bytes(self._rest) + data), fds
-        self.reply, self.displays = None, []
+        self.reply, self.displays, self.calls = None, [], []
         self._frames.renew()
+
+    def answer(self, data: bytes) -> None:
+        """Send the answer to a call."""
+        self._rest = memoryview(bytes(self._rest) + data)
+        self.write()
 
     def close(self) -> None:
         """Close it, when all that matters was read."""
@@ -84,12 +94,12 @@ class BranchLine:
             self.has_ended = True
             return
         try:
-            for message in self._frames.feed(data):
-                self._take(message)
+            for message, size in zip(self._frames.feed(data), self._frames.sizes, strict=True):
+                self._take(message, size)
         except WireError as error:
             self._fail(str(error))
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _take(self, message: dict[str, Any], size: int) -> None:
         if self._is_first and isinstance(message.get("failed"), dict):
             self.failure = message["failed"]
         self._is_first = False
@@ -99,6 +109,16 @@ class BranchLine:
             self.reply = message
         elif "display" in message and len(self.displays) < _MOST_DISPLAYS:
             self.displays.append(message["display"])
+        elif self.takes_calls and isinstance(message.get("call"), dict):
+            self._take_call(message["call"], size)
+
+    def _take_call(self, call: dict[str, Any], size: int) -> None:
+        if size > _LARGEST_CALL:
+            raise WireError(f"a call of {size} bytes is more than {_LARGEST_CALL}")
+        if len(self.calls) == _MOST_CALLS:
+            raise WireError("it calls functions without waiting for the answers")
+        self.calls.append(call)
+        self._frames.left += size  # calls may go on for ever: no more than these few are held
 
     def _fail(self, problem: str) -> None:
         self.problem, self.has_ended = problem, True
