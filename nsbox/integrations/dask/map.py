@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _OPTIONS = ("timeout", "grace", "args", "cwd", "env", "input", "max_output")
-_SECONDS = 0.2  # of work in a batch: Dask's own share is some milliseconds
+_SECONDS = 0.5  # of work in a batch: Dask's own share is some milliseconds
 _FIRST, _MOST = 4, 1000  # snippets in a batch
 _AHEAD = 3  # batches for each thread: one runs, one waits there, one is on its way
 _WAITING = 8  # batches for each thread that may wait for the one whose turn it is
@@ -77,7 +77,7 @@ def submit(
     options: timeout, grace, args, cwd, env, input and max_output, as for nsbox.Python.run().
 
     Code that fails raises nothing: the record says so. Instead of a record the future has what nsbox.Python.run()
-    raises, or the UnavailableError of the worker's sandbox. If Dask itself gives up (KilledWorker), the future has that.
+    raises, or the UnavailableError of the worker's sandbox. If Dask gives up, it has Dask's KilledWorker.
     """
     task = (check_code(code), check_inputs(inputs), plugin, bool(rerun), _checked(options))
     chosen = {"key": f"nsbox-run-{uuid.uuid4().hex}", **(dask or {})}
@@ -106,7 +106,7 @@ def map(
     codes: an iterable of str, or of tuples: a str, and a mapping of inputs for this one. It may be endless: it is read
         only some batches ahead.
     inputs: variables for all of them. Default: None.
-    batch: how many snippets make up one task of Dask's, from 1 to 1000. Default: None, for as many as run in 0.2 s.
+    batch: how many snippets make up one task of Dask's, from 1 to 1000. Default: None, for as many as run in 0.5 s.
     ordered: whether results come in the order of the codes; otherwise as batches are completed. Default: True.
     progress: True for a line on the terminal, or a function, as for nsbox.Python.map(). Default: None.
     rerun: whether to run a batch again if its worker is lost after it began. False: the records of its snippets have
@@ -132,8 +132,6 @@ class _Sent(Frozen):
 
 class DaskMap(Iterator["DaskResult"]):
     """The results of many snippets: an iterator of DaskResult. `map()` makes it. One thread uses it at a time."""
-
-    _sent: Mapping[str, _Sent] = {}  # noqa: RUF012  (until __init__ is through)
 
     def __init__(
         self,
@@ -310,7 +308,7 @@ class DaskMap(Iterator["DaskResult"]):
             self._client.run(gone, self._chosen["plugin"], self._prefix, on_error="ignore")
 
     def __del__(self) -> None:
-        futures = [one.future for one in self._sent.values()]
+        futures = [one.future for one in getattr(self, "_sent", {}).values()]
         if futures and not sys.is_finalizing():
             client = self._client
             client.loop.add_callback(lambda: client.cancel(futures, asynchronous=True, force=True))
