@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -144,3 +147,16 @@ def test_nothing_is_left_of_a_killed_worker(cluster: Cluster, workspace: Path) -
     before = file.read_text()
     time.sleep(0.5)
     assert file.read_text() == before
+
+
+def test_example(tmp_path: Path) -> None:
+    """The program of the page gets a record for each of its programs, although a worker is killed midway."""
+    example = Path(__file__).parents[3] / "examples/integrations/dask_programs.py"
+    env = {**os.environ, "DASK_TEMPORARY_DIRECTORY": str(tmp_path)}
+    command = [sys.executable, str(example), "--count", "300", "--kill"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    killed, summary, table = done.stdout.splitlines()
+    assert killed.startswith("killing tcp://")
+    assert re.fullmatch(r"300 programs, \d+ a second; \d+ were run again", summary)
+    assert {"6 ZeroDivisionError", "288 status 0"} <= set(table.split(", ")), table
