@@ -61,7 +61,9 @@ def main(arguments: list[str]) -> int:
         seconds = time.monotonic() - began
     if not options.scheduler:
         cluster.close()
-    print(f"{found['records']} programs, {found['records'] / seconds:.0f} a second; {found['run again']} were run again")
+    print(
+        f"{found['records']} programs, {found['records'] / seconds:.0f} a second; {found['run again']} were run again"
+    )
     print(", ".join(f"{count} {name}" for name, count in sorted(found.items()) if name not in ("records", "run again")))
     return 0 if found["records"] == options.count else 1
 
