@@ -132,7 +132,6 @@ def _shared(policy: nsbox.Policy) -> nsbox.Policy:
     return policy.with_(limits=replace(limits, memory=memory))
 
 
-_Actor.__name__ = _Actor.__qualname__ = "SandboxActor"  # as Ray shows it
 SandboxActor: Any = ray.remote(_Actor)
 
 
@@ -242,7 +241,8 @@ class SandboxBackend(BaseSandboxBackend):  # type: ignore[misc,unused-ignore]
     ) -> ExecResult:
         """Run a command; return its status (128+N after signal N) and output.
 
-        user: a uid, or "uid:gid"; another than the task's own needs root and a policy with ids="full".
+        user: a uid, a name that the sandbox has, or either with ":gid". Another one than the task's own needs root, and
+            a policy with ids="full".
 
         Raises SandboxTimeoutError, SandboxExecError and SandboxNotFoundError.
         """
@@ -252,7 +252,7 @@ class SandboxBackend(BaseSandboxBackend):  # type: ignore[misc,unused-ignore]
         options: dict[str, Any] = {"cwd": cwd or config.workdir, "env": {**config.env, **(env or {})}}
         try:
             done = instance.task.exec(
-                words[0], words[1:], timeout=timeout, max_output=_OUTPUT, **options, **_identity(user)
+                words[0], words[1:], timeout=timeout, max_output=_OUTPUT, **options, **_identity(instance.task, user)
             )
         except (nsbox.NsboxError, OSError, TypeError, ValueError, LookupError) as error:
             raise SandboxExecError(str(error)) from error
@@ -283,15 +283,19 @@ class SandboxBackend(BaseSandboxBackend):  # type: ignore[misc,unused-ignore]
         return SandboxStatus.RUNNING if sandbox_id in self._instances else SandboxStatus.TERMINATED
 
 
-def _identity(user: str | None) -> Mapping[str, Any]:
-    """Return the options of a call for Ray's `user`."""
+def _identity(task: nsbox.Task, user: str | None) -> Mapping[str, Any]:
+    """Return the options of a call for Ray's `user`. Raises ValueError for a name that the sandbox doesn't have."""
     if user is None:
         return {}
     name, _, group = user.partition(":")
-    ids: dict[str, Any] = {"user": int(name) if name.isdigit() else name}
-    if group:
-        ids["group"] = int(group) if group.isdigit() else group
-    return ids
+    if group and not group.isdigit():
+        raise ValueError(f"user is {user!r}: the group must be a number")
+    if not name.isdigit():
+        found = task.exec("id", ["-u", "--", name])
+        if found.returncode:
+            raise ValueError(f"the sandbox has no user {name!r}")
+        name = found.stdout.strip()
+    return {"user": int(name), **({"group": int(group)} if group else {})}
 
 
 class _NoImages:

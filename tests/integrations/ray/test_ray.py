@@ -95,8 +95,9 @@ def test_backend(backend: SandboxBackend) -> None:
         backend.read_file(name, "/tmp/missing")
     with pytest.raises(exceptions.SandboxExecError):
         backend.exec_command(name, "true", cwd="/nonexistent")
-    with pytest.raises(exceptions.SandboxExecError):
-        backend.exec_command(name, "true", user="no-such-user")
+    for user, words in (("no-such-user", "no user 'no-such-user'"), ("0:wheel", "must be a number")):
+        with pytest.raises(exceptions.SandboxExecError, match=words):
+            backend.exec_command(name, "true", user=user)
     backend.delete_sandbox(name)
     assert backend.get_status(name) is SandboxStatus.TERMINATED
     for call in (lambda: backend.delete_sandbox(name), lambda: backend.exec_command(name, "true")):
@@ -133,3 +134,13 @@ def test_backend_limits(backend: SandboxBackend, workspace: Path) -> None:
         assert str(caught.value) == words
     else:
         assert backend.exec_command(backend.create_sandbox(config), "true").exit_code == 0
+
+
+@pytest.mark.as_root("only root's task may have several users")
+def test_backend_users(workspace: Path) -> None:
+    """Numbers and names, as the sandbox knows them."""
+    backend = SandboxBackend(nsbox.Policy.workspace(workspace, ids="full"))
+    name = backend.create_sandbox(SandboxConfig("host"))
+    shown = [backend.exec_command(name, "id -u; id -g", user=user).stdout.split() for user in ("1234:55", "nobody")]
+    assert shown[0] == ["1234", "55"] and shown[1][0] == "65534"
+    backend.delete_sandbox(name)
