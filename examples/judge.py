@@ -1,125 +1,378 @@
-"""A judge: compile and run C that nobody has read, with limits, and compare what it prints.
+"""A judge for programs that nobody has read: C, C++ and Python, compiled, run on many tests, each with a verdict.
 
-    python examples/judge.py SOURCE.c INPUT EXPECTED
+    python examples/judge.py [--workers N] [--dask]                     judges the programs below, hostile ones included
+    python examples/judge.py --source FILE --tests DIR [--checker FILE]  judges one: DIR has NAME.in and NAME.out
 
-Compiling is contained as well as running: `#include "/etc/passwd"` is a program too. The run sees nothing but the
-program itself: it is linked statically and is the only file of its root.
+Compiling, running and checking each have a sandbox of their own. A run sees neither the answers nor what another run
+left. It can't start processes or threads, so that time and memory are those of one process, which the kernel counts.
+What a program says about itself counts for nothing, except that it ran out of memory; that verdict is no better.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
+import resource
+import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from signal import SIGKILL, SIGXCPU, SIGXFSZ
 
 import nsbox
-from nsbox import Limits, Policy, RemountRo, RoBind
+from nsbox import Filter, Limits, Policy, RemountRo, RoBind, Rule
 
+MEBI = 1 << 20
 COMPILE_LIMITS = Limits(memory="2G", cpu_seconds=20, file_size="64M")
-RUN_LIMITS = Limits(memory="256M", cpu_seconds=2, file_size="1M", open_files=16)
-PATIENCE = 3 * 2.0  # seconds by the clock, for programs that sleep
+CHECK_LIMITS = Limits(memory="1G", cpu_seconds=10, file_size="1M")
+OUT_OF_MEMORY = ("MemoryError", "std::bad_alloc")
+ALONE = Filter(rules=[Rule(["fork", "vfork", "clone"], 11), Rule("clone3", 38)])  # EAGAIN, ENOSYS
+COMPILERS = {
+    "c": ["gcc", "-O2", "-static", "-o", "program", "program.c", "-lm"],
+    "cc": ["g++", "-O2", "-static", "-o", "program", "program.cc"],
+}
 
 
 class Verdict(Enum):
-    """What is said about a program."""
+    """What is said about a program, or about its run on one test."""
 
-    RIGHT = "right answer"
-    WRONG = "wrong answer"
-    COMPILE = "doesn't compile"
-    TIME = "takes too long"
-    OUTPUT = "prints too much"
-    CRASH = "crashes"
+    AC = "accepted"
+    WA = "wrong answer"
+    PE = "the right words, in the wrong lines or with the wrong spaces"
+    TLE = "takes too long"
+    MLE = "takes too much memory"
+    OLE = "prints too much"
+    RE = "crashes, or exits with a status other than 0"
+    CE = "doesn't compile"
+    JE = "the judge's own error: the checker failed"
+
+
+@dataclass(frozen=True)
+class Test:
+    """What a program reads, and what it is to print."""
+
+    given: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Tests, limits, and how to tell a right answer.
+
+    seconds: processor time. patience: seconds by the clock, for programs that sleep. memory, output: bytes.
+    checker: Python code, run as `checker.py INPUT ANSWER OUTPUT`. Its status is 0 for right, 1 for wrong, 2 for PE.
+        "": the output is compared with the answer.
+    """
+
+    tests: tuple[Test, ...]
+    seconds: float = 2.0
+    patience: float = 10.0
+    memory: int = 256 * MEBI
+    output: int = MEBI
+    checker: str = ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A program. language: "c", "cc" or "py"."""
+
+    name: str
+    language: str
+    source: str
+    due: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on one test: processor time in seconds; memory in bytes, 0 if it is less than the judge itself has."""
+
+    verdict: Verdict
+    seconds: float = 0.0
+    memory: int = 0
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, and what to tell the author."""
+    """The verdict on a program: that of its first run that isn't accepted. detail: what to tell its author."""
 
     verdict: Verdict
+    runs: list[Run] = field(default_factory=list)
     detail: str = ""
 
 
-def judge(source: str, given: str, expected: str) -> Judgement:
-    """Compile the source, run it on the given input, compare its words with the expected ones."""
-    with tempfile.TemporaryDirectory() as name:
-        # Two directories: what compiling may write to isn't where the answer is.
-        build, run = Path(name, "build"), Path(name, "run")
-        build.mkdir()
-        run.mkdir()
-        errors = compile_c(source, build)
-        if errors:
-            return Judgement(Verdict.COMPILE, errors)
-        return execute(build / "program", run, given, expected)
+# ---- one submission
 
 
-def compile_c(source: str, build: Path) -> str:
+def judge(submission: Submission, problem: Problem) -> Judgement:
+    """Compile a program, run it on all tests, and check what it printed."""
+    with tempfile.TemporaryDirectory(prefix="judge-") as name:
+        program = Path(name, f"program.{submission.language}")
+        if submission.language in COMPILERS:
+            # What compiling may write to is a directory of its own: no answer is there.
+            (build := Path(name, "build")).mkdir()
+            errors = compiled(submission, build)
+            if errors:
+                return Judgement(Verdict.CE, detail=errors)
+            program = build / "program"
+        else:
+            program.write_text(submission.source)
+        runs = [executed(program, test, problem) for test in problem.tests]
+    worst = next((run.verdict for run in runs if run.verdict is not Verdict.AC), Verdict.AC)
+    return Judgement(worst, runs)
+
+
+def compiled(submission: Submission, build: Path) -> str:
     """Make build/program; return the compiler's complaints, "" if there are none."""
-    (build / "program.c").write_text(source)
-    command = ["gcc", "-O2", "-static", "-o", "program", "program.c"]
+    (build / f"program.{submission.language}").write_text(submission.source)
     policy = Policy.workspace(build, limits=COMPILE_LIMITS)
-    try:
-        done = nsbox.run(command, policy=policy, stderr=nsbox.PIPE, text=True, errors="replace", timeout=60)
-    except nsbox.TimeoutExpired:
+    with nsbox.Sandbox(policy, stock=0) as box:
+        program, *args = COMPILERS[submission.language]
+        done = box.exec(program, args, timeout=120, max_output=4000)
+    if done.timed_out:
         return "compiling takes too long"
-    return done.stderr[-2000:] or "the compiler failed" if done.returncode else ""
+    return done.stderr or f"the compiler was ended: {done.cause}" if done.returncode else ""
 
 
-def execute(program: Path, run: Path, given: str, expected: str) -> Judgement:
-    """Run the program with nothing around it."""
+def executed(program: Path, test: Test, problem: Problem) -> Run:
+    """Run the program on one test, and check what it printed."""
+    with tempfile.TemporaryDirectory(prefix="judge-") as name:
+        place = Path(name)
+        (place / "input").write_text(test.given)
+        (arena := place / "arena").mkdir()
+        words, policy = command(program, arena, problem)
+        # Files, not pipes: file_size bounds them, so a flood ends by SIGXFSZ.
+        with (
+            open(place / "input") as stdin,
+            open(place / "output", "wb") as stdout,
+            open(place / "errors", "wb") as stderr,
+            nsbox.Popen(words, policy=policy, stdin=stdin, stdout=stdout, stderr=stderr) as process,
+        ):
+            try:
+                process.wait(problem.patience)
+                is_late = False
+            except nsbox.TimeoutExpired:
+                process.kill()
+                is_late = True
+        usage = process.sandbox.usage
+        seconds = usage.user + usage.system
+        is_late |= seconds > problem.seconds or usage.cause == "limit"
+        memory = usage.max_rss if usage.max_rss > own_memory() else 0
+        verdict = ended_badly(process.returncode, is_late, memory, place, problem)
+        return Run(verdict or checked(place / "output", test, problem), seconds, memory)
+
+
+def own_memory() -> int:
+    """Return the most memory that this process had. The kernel counts as much for each program that it starts."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def command(program: Path, arena: Path, problem: Problem) -> tuple[list[str], Policy]:
+    """Return the command that runs a program, and its policy. arena: an empty directory."""
+    # Address space is more than memory in use. Where memory can't be told from the judge's own, it is the limit.
+    space = 2 * problem.memory + 64 * MEBI if own_memory() < problem.memory else problem.memory
+    limits = Limits(
+        memory=space, cpu_seconds=math.ceil(problem.seconds), file_size=problem.output, open_files=32, core_size=0
+    )
+    if program.suffix == ".py":
+        shutil.copyfile(program, arena / "program.py")
+        policy = Policy.workspace(arena, limits=limits, seccomp=ALONE, tmp_size="16M")
+        return [sys.executable, "-I", "program.py"], policy
     policy = Policy.layers(
         RoBind(str(program), "/program", nofollow=True),  # a symlink would be one that compiling has left there
         RemountRo("/"),
         unshare={"net", "ipc", "uts", "cgroup"},
-        limits=RUN_LIMITS,
+        limits=limits,
+        seccomp=ALONE,
         hostname="judge",
         inherit_env=False,
         new_session=True,
         workdir="/",
     )
-    (run / "input").write_text(given)
-    # A file, not a pipe: limits.file_size bounds it, and a flood ends by SIGXFSZ.
-    with open(run / "input") as stdin, open(run / "output", "w") as stdout:
-        try:
-            done = nsbox.run(["/program"], policy=policy, stdin=stdin, stdout=stdout, stderr=stdout, timeout=PATIENCE)
-        except nsbox.TimeoutExpired:
-            return Judgement(Verdict.TIME, f"more than {PATIENCE:g} s by the clock")
-    if done.returncode in (-SIGXCPU, -SIGKILL):  # the latter for programs that ignore the former
-        return Judgement(Verdict.TIME, f"more than {RUN_LIMITS.cpu_seconds} s of processor time")
-    if done.returncode == -SIGXFSZ:
-        return Judgement(Verdict.OUTPUT)
-    if done.returncode:
-        return Judgement(Verdict.CRASH, f"status {done.returncode}")
-    right = (run / "output").read_text(errors="replace").split() == expected.split()
-    return Judgement(Verdict.RIGHT if right else Verdict.WRONG)
+    return ["/program"], policy
 
 
-SUM = '#include <stdio.h>\nint main(void) { int a, b; scanf("%d %d", &a, &b); printf("%d\\n", a + b); }\n'
+def ended_badly(status: int, is_late: bool, memory: int, place: Path, problem: Problem) -> Verdict | None:
+    """Return the verdict on a run that didn't end as it should, None if it did."""
+    if max((place / name).stat().st_size for name in ("output", "errors")) >= problem.output:
+        return Verdict.OLE
+    if memory > problem.memory:
+        return Verdict.MLE
+    if is_late:
+        return Verdict.TLE
+    if status:
+        last = (place / "errors").read_bytes()[-2000:].decode(errors="replace")
+        return Verdict.MLE if any(word in last for word in OUT_OF_MEMORY) else Verdict.RE
+    return None
 
-DEMO = {
-    "a sum": SUM,
-    "a difference": SUM.replace("a + b", "a - b"),
-    "a typing error": SUM.replace("printf(", "print("),
-    "a loop": "int main(void) { for (;;) { volatile int i = 0; (void)i; } }\n",
-    "a flood": '#include <stdio.h>\nint main(void) { for (;;) puts("3"); }\n',
-    "a spy at run time": '#include <stdio.h>\nint main(void) { fclose(fopen("/etc/passwd", "r")); }\n',
-    "a spy at compile time": '#include "/etc/shadow"\nint main(void) { }\n',
-}
+
+def checked(output: Path, test: Test, problem: Problem) -> Verdict:
+    """Return the verdict on what a program printed."""
+    if problem.checker:
+        return by_checker(output, test, problem)
+    printed = output.read_text(errors="replace")
+    if lines(printed) == lines(test.answer):
+        return Verdict.AC
+    return Verdict.PE if printed.split() == test.answer.split() else Verdict.WA
 
 
-def main(arguments: list[str]) -> None:
-    """Judge a program from files, or some small ones."""
-    if arguments:
-        source, given, expected = (Path(name).read_text() for name in arguments)
-        programs = {arguments[0]: source}
+def lines(text: str) -> list[str]:
+    """Return the lines of an output, without the blanks that nobody sees."""
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def by_checker(output: Path, test: Test, problem: Problem) -> Verdict:
+    """Run the checker in a sandbox of its own: what a program printed may be meant for it."""
+    with tempfile.TemporaryDirectory(prefix="judge-") as name:
+        place = Path(name)
+        (place / "checker.py").write_text(problem.checker)
+        (place / "input").write_text(test.given)
+        (place / "answer").write_text(test.answer)
+        shutil.copyfile(output, place / "output")
+        with nsbox.Sandbox(Policy.workspace(place, limits=CHECK_LIMITS), stock=0) as box:
+            done = box.exec(sys.executable, ["-I", "checker.py", "input", "answer", "output"], timeout=60)
+    return {0: Verdict.AC, 1: Verdict.WA, 2: Verdict.PE}.get(done.returncode, Verdict.JE)
+
+
+# ---- many submissions
+
+
+def locally(submissions: Iterable[Submission], problem: Problem, workers: int) -> Iterator[Judgement]:
+    """Judge on this machine, a few at a time."""
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(lambda one: judge(one, problem), submissions)
+
+
+def on_dask(submissions: Iterable[Submission], problem: Problem, address: str, workers: int) -> Iterator[Judgement]:
+    """Judge on a cluster. address: of its scheduler; "" for processes of this machine."""
+    from distributed import Client, LocalCluster
+
+    cluster = address or LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+    with Client(cluster) as client:
+        yield from client.gather([client.submit(judge, one, problem, pure=False) for one in submissions])
+    if not address:
+        cluster.close()
+
+
+def table(submissions: list[Submission], judgements: Iterable[Judgement]) -> int:
+    """Print a line for each submission; return how many verdicts weren't those that are due."""
+    missed = 0
+    print(f"{'program':<30}{'verdict':<9}{'tests':<15}{'s':>6}{'MiB':>6}")
+    for one, found in zip(submissions, judgements, strict=True):
+        tests = " ".join(run.verdict.name for run in found.runs) or "-"
+        seconds = max((run.seconds for run in found.runs), default=0.0)
+        memory = max((run.memory for run in found.runs), default=0)
+        wrong = bool(one.due) and found.verdict.name != one.due
+        missed += wrong
+        print(f"{one.name:<30}{found.verdict.name:<9}{tests:<15}{seconds:>6.2f}{memory // MEBI or '-':>6}", end="")
+        print(f"  {one.due} is due" if wrong else "")
+    return missed
+
+
+# ---- a problem, and submissions to it: right ones, wrong ones, hostile ones
+
+# Print two numbers whose sum is the first number given, and whose order doesn't matter; then their names.
+CHECKER = """
+import sys
+given, answer, output = [open(name).read().split() for name in sys.argv[1:]]
+try: a, b = map(int, output)
+except ValueError: sys.exit(1)
+sys.exit(0 if a + b == int(given[0]) and a > 0 < b else 1)
+"""
+SUMS = Problem((Test("1 2\n", "3\n"), Test("20 22\n", "42\n"), Test("-5 5\n", "0\n")))
+SPLITS = Problem((Test("7\n", ""), Test("100\n", "")), checker=CHECKER)
+
+_C = "#include <signal.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n"
+_MAIN = _C + 'int main(void) {{ int a, b; scanf("%d %d", &a, &b); {} }}\n'
+_PRINT = 'printf("%d\\n", a + b); return 0;'
+
+
+def _c(name: str, due: str, body: str) -> Submission:
+    return Submission(name, "c", _MAIN.format(body), due)
+
+
+def _py(name: str, due: str, body: str) -> Submission:
+    return Submission(name, "py", body, due)
+
+
+DEMO = [
+    _c("sum, C", "AC", _PRINT),
+    Submission(
+        "sum, C++", "cc", "#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }", "AC"
+    ),
+    _py("sum, Python", "AC", "print(sum(map(int, input().split())))"),
+    _c("difference", "WA", 'printf("%d\\n", a - b); return 0;'),
+    _c("right, then half", "WA", 'if (a == 20) { printf("4"); exit(0); } ' + _PRINT),
+    _c("too many lines", "PE", 'printf("\\n\\n%d\\n", a + b); return 0;'),
+    _c("typing error", "CE", "retrun 0;"),
+    _c("loop", "TLE", "for (;;) { volatile int i = 0; (void)i; }"),
+    _c("sleep", "TLE", "sleep(100000); " + _PRINT),
+    _py("loop, Python", "TLE", "while True: pass"),
+    _c("hoard", "MLE", "for (size_t n = 1 << 20;;) { char *p = malloc(n); memset(p, 1, n); }"),
+    _py("hoard, Python", "MLE", "x = []\nwhile True: x.append('x' * 10**6)"),
+    _py("too much at once", "MLE", "print(len('x' * 10**10))"),
+    _c("10 GB", "OLE", 'for (int i = 0; i < 1250000000; i++) puts("1234567"); return 0;'),
+    _py("10 GB, Python", "OLE", "while True: print('3' * 1000)"),
+    _c("null pointer", "RE", "*(volatile int *)0 = 1; " + _PRINT),
+    _c("status 1", "RE", 'printf("%d\\n", a + b); return 1;'),
+    _c("fork bomb", "TLE", "for (;;) fork();"),
+    _py("fork bomb, Python", "RE", "import os\nwhile True: os.fork()"),
+    _py(
+        "reads the answers",
+        "RE",
+        "import glob\nprint(open(glob.glob('/tmp/judge-*/**/answer', recursive=True)[0]).read())",
+    ),
+    _c("reads /etc/passwd", "RE", 'fclose(fopen("/etc/passwd", "r")); ' + _PRINT),
+    _c("writes outside", "RE", 'FILE *f = fopen("/etc/judge-was-here", "w"); if (!f) abort(); ' + _PRINT),
+    _c("kills the judge", "WA", "for (int i = 1; i < 70000; i++) if (i != getpid()) kill(i, 9); return 0;"),
+    _c("closes stdout", "WA", "fclose(stdout); " + _PRINT),
+    Submission("reads /etc/shadow, compiling", "c", '#include "/etc/shadow"\nint main(void) { }\n', "CE"),
+    Submission("reads for ever, compiling", "c", '#include "/dev/zero"\nint main(void) { }\n', "CE"),
+]
+
+SPLIT_DEMO = [
+    _py("split", "AC", "n = int(input())\nprint(1, n - 1)"),
+    _py("split otherwise", "AC", "n = int(input())\nprint(n - 2, 2)"),
+    _py("no split", "WA", "n = int(input())\nprint(0, n)"),
+    _py("attacks the checker", "WA", "print('__import__(\"os\")._exit(0)', 'x' * 100000)"),
+]
+
+
+def problem_from(directory: Path, checker: Path | None) -> Problem:
+    """Return the problem whose tests are NAME.in and NAME.out in a directory."""
+    tests = [Test(path.read_text(), path.with_suffix(".out").read_text()) for path in sorted(directory.glob("*.in"))]
+    if not tests:
+        raise SystemExit(f"judge.py: {directory} has no NAME.in")
+    return Problem(tuple(tests), checker=checker.read_text() if checker else "")
+
+
+def main(arguments: list[str]) -> int:
+    """Judge; return 0 if each program got the verdict that is due."""
+    parser = argparse.ArgumentParser(description="judge programs that nobody has read")
+    parser.add_argument("--source", type=Path, help="a program: .c, .cc or .py")
+    parser.add_argument("--tests", type=Path, help="a directory with NAME.in and NAME.out")
+    parser.add_argument("--checker", type=Path, help="a Python file that checks outputs")
+    parser.add_argument("--workers", type=int, default=2, help="how many programs are judged at once (default: 2)")
+    parser.add_argument("--dask", nargs="?", const="", metavar="ADDRESS", help="judge on a Dask cluster")
+    options = parser.parse_args(arguments)
+    if (options.source is None) != (options.tests is None):
+        parser.error("--source and --tests go together")
+    if options.source:
+        one = Submission(options.source.name, options.source.suffix[1:], options.source.read_text())
+        problems = [(problem_from(options.tests, options.checker), [one])]
     else:
-        programs, given, expected = DEMO, "1 2\n", "3\n"
-    for name, source in programs.items():
-        result = judge(source, given, expected)
-        print(f"{name}: {result.verdict.value}", f"({result.detail.splitlines()[0]})" if result.detail else "")
+        problems = [(SUMS, DEMO), (SPLITS, SPLIT_DEMO)]
+    missed = 0
+    for problem, submissions in problems:
+        if options.dask is None:
+            found = locally(submissions, problem, options.workers)
+        else:
+            found = on_dask(submissions, problem, options.dask, options.workers)
+        missed += table(submissions, found)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

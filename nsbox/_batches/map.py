@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     RunOne = Callable[[int, str, Mapping[str, Any] | None, CancelToken], PythonResult]
 
 
-def _split(item: object, index: int, inputs: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any] | None]:
+def split(item: object, index: int, inputs: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any] | None]:
     """Return the code of an item, and its inputs."""
     if isinstance(item, str):
         return item, inputs
@@ -67,7 +67,7 @@ class Mapped:
         """Add an item of the caller's. If it isn't a snippet, the map ends after the results of what came before."""
         assert self._batch is not None
         try:
-            one = _split(item, self._batch.count, self._inputs)
+            one = split(item, self._batch.count, self._inputs)
         except (TypeError, ValueError) as error:
             self._fail(error)
         else:

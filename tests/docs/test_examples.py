@@ -174,20 +174,51 @@ def test_exec_tool_reports_that_no_sandbox_can_be_made(project: Path, monkeypatc
     assert said.startswith("[not started, SetupError: bind /nonexistent -> /usr [ro]: open source: No such file")
 
 
-@needs.programs("gcc")
+@needs.programs("gcc", "g++")
+@pytest.mark.timeout(600)
 def test_judge(project: Path) -> None:
-    """Each of the small programs gets its verdict, and none gets at anything."""
-    lines = example("judge.py").stdout.splitlines()
-    assert [line.split(" (")[0].strip() for line in lines] == [
-        "a sum: right answer",
-        "a difference: wrong answer",
-        "a typing error: doesn't compile",
-        "a loop: takes too long",
-        "a flood: prints too much",
-        "a spy at run time: crashes",
-        "a spy at compile time: doesn't compile",
-    ]
+    """Each program gets the verdict that is due, hostile ones included, and none gets at anything."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        judge = __import__("judge")
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    done = example("judge.py", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is due" not in done.stdout
+    due = {one.name: one.due for one in (*judge.DEMO, *judge.SPLIT_DEMO)}
+    for name, verdict in due.items():
+        assert re.search(rf"^{re.escape(name)} +{verdict} ", done.stdout, re.M), name
+    assert {*due.values()} == {verdict.name for verdict in judge.Verdict} - {"JE"}
     assert os.listdir(project) == []
+    assert not os.path.exists("/etc/judge-was-here")
+
+
+def test_judge_of_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program, its tests and its checker come from files; a checker that fails is the judge's own error."""
+    tests = project / "tests"
+    tests.mkdir()
+    for name, given, answer in (("a", "1", "2\n"), ("b", "20", "40\n")):
+        (tests / f"{name}.in").write_text(given)
+        (tests / f"{name}.out").write_text(answer)
+    source = project / "double.py"
+    checker = project / "checker.py"
+    for code, check, verdict, runs in (
+        ("print(2 * int(input()))", "", "AC", "AC AC"),
+        ("print(2)", "", "WA", "AC WA"),
+        ("import sys; print(2 * int(input())); sys.exit(1)", "", "RE", "RE RE"),
+        ("print('x')", "import sys; sys.exit(0)", "AC", "AC AC"),
+        ("print('x')", "import sys; sys.exit(open(sys.argv[2]).read() == '2\\n')", "WA", "WA AC"),
+        ("print('x')", "1 // 0", "WA", "WA WA"),  # Python's own status for an exception is 1
+        ("print('x')", "import os; os.abort()", "JE", "JE JE"),
+    ):
+        source.write_text(code)
+        checker.write_text(check)
+        more = ["--checker", str(checker)] if check else []
+        printed = example("judge.py", "--source", str(source), "--tests", str(tests), *more).stdout
+        assert re.search(rf"^double.py +{verdict} +{runs} ", printed, re.M), printed
+    assert "--source and --tests go together" in example("judge.py", "--source", str(source), check=False).stderr
+    assert "has no NAME.in" in example("judge.py", "--source", str(source), "--tests", str(project), check=False).stderr
 
 
 def test_grade(project: Path) -> None:

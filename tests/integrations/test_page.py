@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import fences
@@ -19,3 +21,4 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     project.mkdir()
     monkeypatch.chdir(project)
     assert fences.Runner(PAGE, lambda: "".join(capfd.readouterr())).run() > 0
+    shutil.rmtree(Path(tempfile.gettempdir(), "dask-scratch-space"), ignore_errors=True)  # Dask keeps it
