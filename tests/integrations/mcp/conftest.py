@@ -1,0 +1,52 @@
+"""Servers as a client starts them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mcp import StdioServerParameters
+
+sys.path.insert(0, str(Path(__file__).parent / "lib"))
+
+from nsbox_mcp_clients import NSBOX, Raw, Serve, legacy, modern
+
+
+@pytest.fixture
+def serve(workspace: Path) -> Serve:
+    """What starts a server with these options, in the fixture `workspace` unless they say otherwise."""
+
+    def parameters(*options: str, own_policy: bool = False) -> StdioServerParameters:
+        words = ["mcp", *([] if own_policy else ["-w", str(workspace)]), *options]
+        return StdioServerParameters(command=NSBOX, args=words, env={**os.environ}, cwd=str(workspace))
+
+    return parameters
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the parameter `connect` is done by clients of both kinds."""
+    if "connect" in metafunc.fixturenames:
+        metafunc.parametrize("connect", [legacy, modern], ids=["legacy", "modern"])
+
+
+@pytest.fixture
+def raw(serve: Serve) -> Iterator[Callable[..., Raw]]:
+    """What starts a server with a client that writes what it likes; both end with the test."""
+    started: list[Raw] = []
+
+    def start(*options: str, greets: bool = True, **capabilities: Any) -> Raw:
+        client = Raw(serve(*options))
+        started.append(client)
+        if greets:
+            client.greet(**capabilities)
+        return client
+
+    yield start
+    for client in started:
+        if client.process.poll() is None:
+            client.process.kill()
+        with client.process:
+            pass
