@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._cli.messages import say
 from nsbox._cli.options import policy_of
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def main(options: argparse.Namespace) -> int:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
-        text = 'nsbox mcp needs the official SDK, version 2.3 or later: pip install "nsbox[mcp]"'
-        raise UnavailableError(Reason(text)) from None
+        say('`nsbox mcp` needs the official SDK, version 2.3 or later: pip install "nsbox[mcp]"')
+        return 125
 
     def policy_for(roots: Sequence[str]) -> Policy:
         first, *more = roots

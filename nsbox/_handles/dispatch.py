@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping
@@ -13,12 +14,22 @@ from nsbox._calls.environment import check_environment
 from nsbox._handles.schemas import BY_NAME
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
 
     from nsbox._calls.token import CancelToken
     from nsbox._handles.job import Job
     from nsbox._handles.schemas import Tool
-    from nsbox.python import Python
+
+    class Runner(Protocol):
+        """What runs Python code, as nsbox.Python."""
+
+        @property
+        def is_closed(self) -> bool:
+            """Whether it was closed."""
+
+        def run(self, code: str, **options: Any) -> Any:
+            """Run code, and return its record."""
+
 
 _TIMEOUT = 120.0  # seconds, if neither the model nor the caller names a limit: a model can't wait for ever
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -34,7 +45,7 @@ _WAIT = 60.0  # seconds that job_wait waits if the model names none
 
 
 def call_tool(
-    box: Any, name: str, arguments: Mapping[str, Any] | str, *, python: Python | None = None, **options: Any
+    box: Any, name: str, arguments: Mapping[str, Any] | str, *, python: Runner | None = None, **options: Any
 ) -> dict[str, Any]:
     """Return the answer to a model's call of a tool of tool_schemas(), as values for JSON.
 
@@ -92,7 +103,7 @@ def _check(name: str, value: Any, schema: Mapping[str, Any]) -> None:
     kind = schema["type"]
     if not isinstance(value, _KINDS[kind]) or (isinstance(value, bool) and kind != "boolean"):
         raise ValueError(f"{name} is {value!r:.60}, must be {'an' if kind[0] in 'ai' else 'a'} {kind}")
-    if kind == "array" and not all(isinstance(item, str) for item in value):
+    if isinstance(value, list | tuple) and not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} is {value!r:.60}, must be an array of strings")
     low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
     most = schema.get("maximum")
@@ -106,7 +117,7 @@ def _check(name: str, value: Any, schema: Mapping[str, Any]) -> None:
 
 
 def _answer(
-    box: Any, name: str, chosen: dict[str, Any], options: dict[str, Any], python: Python | None
+    box: Any, name: str, chosen: dict[str, Any], options: dict[str, Any], python: Runner | None
 ) -> dict[str, Any]:
     from nsbox._base.errors import AccessError, KillError, NsboxError, PolicyError
 
@@ -139,13 +150,13 @@ def _answer(
         return {"error": str(error)}
 
 
-def _python_of(box: Any, python: Python | None) -> Python:
+def _python_of(box: Any, python: Runner | None) -> Runner:
     """Return what runs a model's Python code; raises ValueError for a box that can't have it."""
     if python is not None:
         return python
     if not hasattr(box, "python"):
         raise ValueError(f"python: a {type(box).__name__} has no warm interpreter; run python3 by shell instead")
-    kept: Python | None = vars(box).get("_python_of_tools")
+    kept: Runner | None = vars(box).get("_python_of_tools")
     if kept is None or kept.is_closed:
         vars(box).pop("_python_of_tools", None)
         kept = vars(box).setdefault("_python_of_tools", box.python())  # in one step: threads share a box
@@ -175,9 +186,10 @@ def _of_job(box: Any, name: str, chosen: dict[str, Any], cancel: CancelToken | N
 def _summary(job: Job) -> dict[str, Any]:
     """Return what a list of jobs says of one."""
     result = job.result
+    args: Any = job.args  # a line, or a program and its arguments
     return {
         "job": job.id,
-        "command": job.args if isinstance(job.args, str) else " ".join(map(str, job.args)),
+        "command": args if isinstance(args, str) else shlex.join(args),
         "is_running": job.is_running,
         "cause": None if result is None else result.cause,
     }

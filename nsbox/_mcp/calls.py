@@ -11,9 +11,15 @@ import secrets
 import time
 
 import anyio
-import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    InputRequiredResult,
+    ListRootsRequest,
+)
+from mcp_version import MODERN_PROTOCOL_VERSIONS
 
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -31,8 +37,6 @@ if TYPE_CHECKING:
     from nsbox._mcp.wishes import Wishes
     from nsbox._mcp.workspace import Workspace
     from nsbox.async_sandbox import AsyncSandbox
-
-    Outcome = types.CallToolResult | types.InputRequiredResult
 
 _RUNNING = ("shell", "exec", "python")  # the tools whose output can be watched
 _STARTING = (*_RUNNING, "grep", "background")  # those that start a command
@@ -75,13 +79,13 @@ class Calls:
         self._commands, self._others = anyio.CapacityLimiter(_MOST_COMMANDS), anyio.CapacityLimiter(_MOST_OTHERS)
         self._n_waiting = self._text = 0
         self._numbers = itertools.count()
-        self._paused: dict[str, tuple[asyncio.Task[types.CallToolResult], Watch]] = {}
+        self._paused: dict[str, tuple[asyncio.Task[CallToolResult], Watch]] = {}
 
-    async def call(self, session: Any, params: types.CallToolRequestParams) -> Outcome:
+    async def call(self, session: Any, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         """Carry out a call, and return its result; or what the client must answer first (since 2026-07-28)."""
         if params.name not in BY_NAME:
             text = f"there is no tool {params.name!r:.100}; there are {', '.join(BY_NAME)}"
-            raise MCPError(code=types.INVALID_PARAMS, message=text)
+            raise MCPError(code=INVALID_PARAMS, message=text)
         number = next(self._numbers)
         self._log.begin(number, session)
         self._questions.attach(session)
@@ -89,7 +93,7 @@ class Calls:
             if params.request_state is not None:
                 return await self._resume(session, params)
             if self._workspace.needs_roots(session, params.input_responses):
-                return types.InputRequiredResult(input_requests={ROOTS_KEY: types.ListRootsRequest()})
+                return InputRequiredResult(input_requests={ROOTS_KEY: ListRootsRequest()})
             watch = Watch(session, is_wanted="progress_token" in (params.meta or {}))
             if session.protocol_version not in MODERN_PROTOCOL_VERSIONS or not self._wishes.asks_network:
                 return await self._run(watch, params)
@@ -99,7 +103,7 @@ class Calls:
 
     # ---- one call
 
-    async def _run(self, watch: Watch, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _run(self, watch: Watch, params: CallToolRequestParams) -> CallToolResult:
         arguments = params.arguments or {}
         size = sum(len(value) for value in arguments.values() if isinstance(value, str))
         if self._n_waiting >= _MOST_WAITING or self._text + size > _MOST_TEXT:
@@ -121,7 +125,7 @@ class Calls:
 
     async def _carried_out(
         self, box: AsyncSandbox, watch: Watch, name: str, arguments: dict[str, Any]
-    ) -> types.CallToolResult:
+    ) -> CallToolResult:
         options: dict[str, Any] = {"grace": self._wishes.grace}
         if self._wishes.timeout is not None:
             options["timeout"] = self._wishes.timeout
@@ -135,7 +139,7 @@ class Calls:
 
     # ---- calls that a question interrupts
 
-    async def _attend(self, task: asyncio.Task[types.CallToolResult], watch: Watch) -> Outcome:
+    async def _attend(self, task: asyncio.Task[CallToolResult], watch: Watch) -> CallToolResult | InputRequiredResult:
         """Wait for a call that runs in a task of its own, or for a question that the client must answer."""
         news = asyncio.create_task(self._questions.wait())
         try:
@@ -152,12 +156,12 @@ class Calls:
         self._paused[state] = (task, watch)
         task.add_done_callback(lambda _: asyncio.get_running_loop().call_later(_KEPT, self._forget, state))
         requests: dict[str, Any] = {**questions}
-        return types.InputRequiredResult(input_requests=requests, request_state=state)
+        return InputRequiredResult(input_requests=requests, request_state=state)
 
-    async def _resume(self, session: Any, params: types.CallToolRequestParams) -> Outcome:
+    async def _resume(self, session: Any, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         found = self._paused.pop(params.request_state or "", None)
         if found is None:
-            raise MCPError(code=types.INVALID_PARAMS, message="no call waits with this requestState")
+            raise MCPError(code=INVALID_PARAMS, message="no call waits with this requestState")
         task, watch = found
         watch.session = session
         for key, answer in (params.input_responses or {}).items():
@@ -169,7 +173,7 @@ class Calls:
         if task is not None and not task.cancelled():
             task.exception()  # seen
 
-    async def _end(self, task: asyncio.Task[types.CallToolResult]) -> None:
+    async def _end(self, task: asyncio.Task[CallToolResult]) -> None:
         """End a call, and return when nothing of it is left."""
         task.cancel()
         with anyio.CancelScope(shield=True):

@@ -1,7 +1,7 @@
 """The client's user decides about connections that the network list doesn't mention, by elicitation.
 
-Before protocol version 2026-07-28 the server sends a request of its own. Since then a server sends none: the call that is
-running returns early with the question, the command waits, and the client calls again with the answer.
+Before protocol version 2026-07-28 the server sends a request of its own. Since then a server sends none: the call that
+is running returns early with the question, the command waits, and the client calls again with the answer.
 """
 
 from __future__ import annotations
@@ -85,7 +85,12 @@ class Questions:
             return False
         try:
             return future.result()
-        except (concurrent.futures.CancelledError, TimeoutError, MCPError, ValueError):  # no answer, or none of the form
+        except (
+            concurrent.futures.CancelledError,
+            TimeoutError,
+            MCPError,
+            ValueError,
+        ):  # no answer, or a wrong one
             return False
 
     async def _ask(self, request: NetworkRequest) -> Answer:

@@ -1,7 +1,8 @@
 """The protocol's messages over stdin and stdout: one a line, of a bounded size. Nothing else ever reaches stdout.
 
-The SDK's own transport reads lines of any length, and drops what isn't a message without an answer. Here the sender gets
-an error that says what was wrong. A thread reads, and waits while the server has no room, so little is held in memory.
+The SDK's own transport reads lines of any length, and drops what isn't a message without an answer. Here the sender
+gets an error that says what was wrong. A thread reads, and waits while the server has no room, so little is held in
+memory.
 """
 
 from __future__ import annotations

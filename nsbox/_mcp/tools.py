@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mcp_types as types
 
-from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING, fields
 from nsbox._calls.record import ToolResult
 from nsbox._handles.schemas import tool_schemas
-from nsbox._python.result import python_schema
+from nsbox._python.result import PythonResult, python_schema
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,14 +25,9 @@ def _object(properties: dict[str, Any], *optional: str) -> dict[str, Any]:
 def _result() -> dict[str, Any]:
     """Return the schema of ToolResult.as_dict(): that of a PythonResult without what only Python has."""
     whole = python_schema()
-    own = _as_dict_keys()
-    properties = {name: schema for name, schema in whole["properties"].items() if name in own}
+    more = {each.name for each in fields(PythonResult)} - {each.name for each in fields(ToolResult)}
+    properties = {name: schema for name, schema in whole["properties"].items() if name not in more}
     return _object({**properties, "schema": {"type": "string"}})
-
-
-def _as_dict_keys() -> set[str]:
-    empty = {"args": "", "returncode": 0, "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0}
-    return set(ToolResult(**empty, is_truncated=False, timed_out=False, duration=0.0).as_dict())
 
 
 _TEXT, _COUNT, _FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
@@ -127,5 +122,3 @@ def descriptions(has_network: bool) -> list[types.Tool]:
             )
         )
     return tools
-
-

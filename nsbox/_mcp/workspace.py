@@ -90,9 +90,7 @@ class Workspace:
             await waiting.in_thread(partial(self._box.sandbox.update, policy))
         else:
             asks = self._wishes.asks_network and can_ask(session.client_capabilities)
-            box = AsyncSandbox(
-                policy, on_connect=self._questions.decide if asks else None, on_network=self._on_network
-            )
+            box = AsyncSandbox(policy, on_connect=self._questions.decide if asks else None, on_network=self._on_network)
             try:
                 await box.start()
             except BaseException:

@@ -143,7 +143,7 @@ def test_two_questions_of_one_command(connect: Any, serve: Serve) -> None:
 
     done = asyncio.run(main())
     assert done.structured_content["network"]["refused"] >= 2
-    assert {params.message.split()[8] for params in asked} == {"one.invalid:8080,", "two.invalid:8080,"}
+    assert {params.message.split()[9] for params in asked} == {"one.invalid:8080,", "two.invalid:8080,"}
 
 
 def test_an_answer_that_never_comes(serve: Serve, workspace: Path) -> None:

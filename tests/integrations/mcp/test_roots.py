@@ -80,9 +80,9 @@ def test_a_root_in_the_workspace(connect: Any, serve: Serve, workspace: Path) ->
             assert done.structured_content["stdout"] == f"{workspace}/sub\n"
             assert done.structured_content["status"] != 0
             assert (await client.call_tool("write", {"path": "../there", "content": ""})).is_error
-            assert (await client.call_tool("python", {"code": "import os\nos.getcwd()"})).structured_content["value"] == (
-                f"{workspace}/sub"
-            )
+            assert (await client.call_tool("python", {"code": "import os\nos.getcwd()"})).structured_content[
+                "value"
+            ] == (f"{workspace}/sub")
 
     asyncio.run(main())
     assert [path.name for path in (workspace / "sub").iterdir()] == ["here"]
@@ -153,7 +153,9 @@ def test_allow(connect: Any, serve: Serve, workspace: Path, tmp_path: Path) -> N
             done = await client.call_tool("shell", {"command": f"pwd; touch a {two}/b; touch {workspace}/c"})
             assert done.structured_content["stdout"] == f"{one}\n"
         async with connect(serve("--client-roots", "allow")) as client:  # a client without roots
-            assert (await client.call_tool("shell", {"command": "pwd"})).structured_content["stdout"] == f"{workspace}\n"
+            assert (await client.call_tool("shell", {"command": "pwd"})).structured_content[
+                "stdout"
+            ] == f"{workspace}\n"
 
     asyncio.run(main())
     assert (one / "a").exists() and (two / "b").exists() and not (workspace / "c").exists()
@@ -182,7 +184,9 @@ def test_ignore(connect: Any, serve: Serve, workspace: Path, tmp_path: Path) -> 
 
     async def main() -> None:
         async with connect(serve("--client-roots", "ignore"), list_roots_callback=list_roots) as client:
-            assert (await client.call_tool("shell", {"command": "pwd"})).structured_content["stdout"] == f"{workspace}\n"
+            assert (await client.call_tool("shell", {"command": "pwd"})).structured_content[
+                "stdout"
+            ] == f"{workspace}\n"
 
     asyncio.run(main())
 

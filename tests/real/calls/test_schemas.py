@@ -179,7 +179,9 @@ def test_in_coroutines(policy: Policy) -> None:
 def test_python_of_a_model(policy: Policy) -> None:
     """One interpreter for all calls of a Sandbox, or the caller's; code that fails is an answer."""
     with Sandbox(policy) as box:
-        ran = call_tool(box, "python", json.dumps({"code": "print(input())\n6 * 7", "input": "hello\n", "timeout": LONG}))
+        ran = call_tool(
+            box, "python", json.dumps({"code": "print(input())\n6 * 7", "input": "hello\n", "timeout": LONG})
+        )
         assert (ran["stdout"], ran["value"], ran["status"]) == ("hello\n", 42, 0)
         json.dumps(ran)
         assert call_tool(box, "python", {"code": "1 / 0"})["exception"]["type"] == "ZeroDivisionError"
