@@ -19,7 +19,7 @@ from mcp_types import (
     InputRequiredResult,
     ListRootsRequest,
 )
-from mcp_version import MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
