@@ -27,6 +27,13 @@ def serve(workspace: Path) -> Serve:
     return parameters
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test may take long: a server loads the SDK, which takes seconds on a busy machine."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with the parameter `connect` is done by clients of both kinds."""
     if "connect" in metafunc.fixturenames:
