@@ -114,7 +114,7 @@ class Calls:
             async with self._commands if params.name in _STARTING else self._others:
                 box = await self._workspace.box(watch.session, params.input_responses)
                 return await self._carried_out(box, watch, params.name, arguments)
-        except (NsboxError, ValueError) as error:
+        except (NsboxError, OSError, ValueError) as error:
             text = "; ".join([str(error), *getattr(error, "__notes__", [])])
             say(f"{params.name}: {text}")
             await self._log.tell("error", text, tool=params.name)
@@ -141,22 +141,23 @@ class Calls:
 
     async def _attend(self, task: asyncio.Task[CallToolResult], watch: Watch) -> CallToolResult | InputRequiredResult:
         """Wait for a call that runs in a task of its own, or for a question that the client must answer."""
-        news = asyncio.create_task(self._questions.wait())
-        try:
-            await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await self._end(task)
-            raise
-        finally:
-            news.cancel()
-        questions = {} if task.done() else self._questions.take()
+        questions: dict[str, Any] = {}
+        while not task.done() and not questions:
+            news = asyncio.create_task(self._questions.wait())
+            try:
+                await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                await self._end(task)
+                raise
+            finally:
+                news.cancel()
+            questions = {} if task.done() else {**self._questions.take()}
         if not questions:
-            return await task if task.done() else await self._attend(task, watch)
+            return task.result()
         state = secrets.token_urlsafe()
         self._paused[state] = (task, watch)
         task.add_done_callback(lambda _: asyncio.get_running_loop().call_later(_KEPT, self._forget, state))
-        requests: dict[str, Any] = {**questions}
-        return InputRequiredResult(input_requests=requests, request_state=state)
+        return InputRequiredResult(input_requests=questions, request_state=state)
 
     async def _resume(self, session: Any, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         found = self._paused.pop(params.request_state or "", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import warnings
 
@@ -14,7 +15,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._mcp.calls import Calls
-from nsbox._mcp.log import Log, to_stderr
+from nsbox._mcp.log import Log, say, to_stderr
 from nsbox._mcp.questions import Questions
 from nsbox._mcp.stdio import stdio
 from nsbox._mcp.tools import descriptions
@@ -134,5 +135,7 @@ async def _main(wishes: Wishes) -> int:
 def serve(wishes: Wishes) -> int:
     """Serve one client on stdin and stdout, until it closes stdin; return the exit status."""
     to_stderr()
+    if os.isatty(0):
+        say("speaks the Model Context Protocol on stdin and stdout, for a program that starts it; Ctrl-C ends it")
     warnings.filterwarnings("ignore", category=MCPDeprecationWarning)  # roots and logging, which clients still use
     return asyncio.run(_main(wishes))
