@@ -57,7 +57,7 @@ def call_tool(
     arguments: a mapping, or JSON as a str.
     options: more parameters for shell, exec, python and background: env, secrets, cancel, max_output and the like.
         timeout is the longest that the model can name. Default: an hour, and 120 seconds if it names none. cancel also
-        ends the waiting of job_output and job_wait.
+        ends grep, and the waiting of job_output and job_wait.
     python: keyword only; the Python that the tool python runs code in. Default: one that Sandbox.python() makes at the
         first such call, and that ends with the Sandbox.
 
@@ -134,7 +134,8 @@ def _answer(
             return {"job": job.id}
         if name.startswith("job_"):
             return _of_job(box, name, chosen, options.get("cancel"))
-        return _dict(getattr(box, name)(**chosen))
+        more = {"cancel": options.get("cancel")} if name == "grep" else {}
+        return _dict(getattr(box, name)(**chosen, **more))
     except KillError:
         raise
     except (AccessError, PolicyError) as error:

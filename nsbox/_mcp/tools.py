@@ -85,7 +85,7 @@ OUTPUTS: dict[str, dict[str, Any]] = {
         {
             "matches": {"type": "array", "items": _MATCH},
             "is_truncated": _FLAG,
-            "why": {**_TEXT, "description": "Which limit was reached: matches, chars or time."},
+            "why": {**_TEXT, "description": "Which limit was reached: matches, chars or time; cancelled."},
             "engine": _TEXT,
         }
     ),

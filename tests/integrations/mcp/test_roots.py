@@ -49,7 +49,9 @@ def test_narrowed(tmp_path: Path) -> None:
     for name in ("ws/sub/deep", "ws/.git", "ws/lib", "more", "lib", "other"):
         (tmp_path / name).mkdir(parents=True)
     ws, more, lib = (str(tmp_path / name) for name in ("ws", "more", "lib"))
-    policy = nsbox.Policy.workspace(ws, write=[more], read=[lib, f"{ws}/lib"], deny=[f"{ws}/sub/deep"])
+    rule = nsbox.PathRule("code", ws, (".py",))
+    reads = [lib, f"{ws}/lib"]
+    policy = nsbox.Policy.workspace(ws, write=[more], read=reads, deny=[f"{ws}/sub/deep"], paths=[rule])
 
     def left(*roots: str) -> tuple[tuple[str, ...], str | None, list[str]]:
         made, outside = narrowed(policy, [str(tmp_path / root) for root in roots])
@@ -57,6 +59,8 @@ def test_narrowed(tmp_path: Path) -> None:
         return tuple(os.path.relpath(path, tmp_path) for path in made.write), made.workdir, outside
 
     assert left("ws/sub") == (("ws/sub",), f"{ws}/sub", [])
+    (kept,) = narrowed(policy, [f"{ws}/sub"])[0].paths
+    assert (kept.root, kept.suffixes) == (f"{ws}/sub", (".py",))  # its rules hold there too
     assert left("ws") == (("ws",), ws, [])
     assert left("") == (("ws", "more"), ws, [])  # the root is above both
     assert left("more", "ws/sub") == (("more", "ws/sub"), more, [])
