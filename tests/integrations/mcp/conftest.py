@@ -36,7 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with the parameter `connect` is done by clients of both kinds."""
-    if "connect" in metafunc.fixturenames:
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "connect" in metafunc.fixturenames and "connect" not in marks:
         metafunc.parametrize("connect", [legacy, modern], ids=["legacy", "modern"])
 
 

@@ -36,7 +36,7 @@ def test_descriptions() -> None:
         assert tool.annotations.read_only_hint == (tool.name in READING)
 
 
-@pytest.mark.smoke
+@pytest.mark.parametrize("connect", [legacy, pytest.param(modern, marks=pytest.mark.smoke)])
 def test_a_whole_day(connect: Any, serve: Serve, workspace: Path) -> None:
     """Each tool once. The client checks what comes back by the tool's own schema."""
     called: set[str] = set()
