@@ -4,7 +4,7 @@ run.py is `nsbox run` and `nsbox shell`. It hands the command to direct.py or, f
 forks a second process, monitor.py; link.py has the messages between the two. job.py handles the command as a shell's
 job. keys.py and signals.py have the signals for it, network.py a log and ports of its network.
 
-config.py is `nsbox check`, `init` and `schema`; doctor.py, python/ and bench/ are named as their subcommands.
+config.py is `nsbox check`, `init` and `schema`; doctor.py, mcp.py, python/ and bench/ are named as their subcommands.
 options.py has the options that make a policy, messages.py what is printed on standard error, completion.py the shells'
 completion.
 """
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._cli.mcp import add_options as add_mcp_options
 from nsbox._cli.messages import Parser, complain, flushed, unwritten
 from nsbox._cli.network import add_options as add_network_options
 from nsbox._cli.options import add_policy_options, policy_of
@@ -53,6 +54,12 @@ def _python(options: argparse.Namespace) -> int:
     from nsbox._cli.python import command
 
     return command.main(options)
+
+
+def _mcp(options: argparse.Namespace) -> int:
+    from nsbox._cli import mcp
+
+    return mcp.main(options)
 
 
 def _config(options: argparse.Namespace) -> int:
@@ -168,6 +175,20 @@ def _python_options(python: argparse.ArgumentParser) -> None:
     python.set_defaults(call=_python, parser=python)
 
 
+def _mcp_options(mcp: argparse.ArgumentParser) -> None:
+    add_policy_options(mcp)
+    mcp.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="the longest that a call may take")
+    mcp.add_argument(
+        "--grace",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="to end a command, wait this long from SIGTERM to SIGKILL (default: 1); 0: SIGKILL at once",
+    )
+    add_mcp_options(mcp)
+    mcp.set_defaults(call=_mcp, parser=mcp)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="nsbox", description="Run commands in sandboxes that this process makes by itself.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
@@ -183,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     _run_options(shell, "shell")
     shell.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ARGUMENT ...", help="arguments of the shell")
     _python_options(commands.add_parser("python", help="run Python code in a sandbox, or show a prompt for it"))
+    _mcp_options(commands.add_parser("mcp", help="serve an agent's tools to a client of the Model Context Protocol"))
     explain = commands.add_parser("explain", help="show what a policy means on this machine")
     add_policy_options(explain)
     explain.set_defaults(call=_explain, parser=explain)

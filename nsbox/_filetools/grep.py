@@ -23,6 +23,8 @@ from nsbox._base.display import type_phrase
 from nsbox._base.errors import AccessError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._filetools.files import check_number, check_regular, named
+from nsbox._calls.token import CancelToken
+from nsbox._filetools.files import check_number, check_regular
 from nsbox._filetools.records import Match, Matches
 from nsbox._filetools.walk import joined
 
@@ -42,6 +44,7 @@ _MOST_BYTES = 64 << 20  # of a file that is searched
 _LONGEST = 500  # bytes of a line that are shown
 _LONGEST_ROW = 1 << 16  # bytes that the program may print without a line end
 _MOST_MATCHES = 100_000
+_TURN = 0.05  # seconds between two looks at a token, as in a call
 _MOST_CHARS = 64 << 20
 _LONGEST_PATTERN = 10_000
 _KEPT_ERRORS = 4096
@@ -145,6 +148,7 @@ class Wish(Frozen):
     max_matches: int
     max_chars: int
     timeout: float
+    cancel: CancelToken | None = None
 
     def check(self) -> None:
         """Raise ValueError and TypeError for what makes no sense."""
@@ -163,6 +167,8 @@ class Wish(Frozen):
             or not 0 < self.timeout <= 86_400
         ):
             raise ValueError(f"timeout is {self.timeout!r}, must be a number of seconds above 0, at most 86400")
+        if self.cancel is not None and not isinstance(self.cancel, CancelToken):
+            raise TypeError(f"cancel is {type_phrase(self.cancel)}, must be a CancelToken")
 
 
 def grep(files: Files, starter: Starter, wish: Wish, path: Path) -> Matches:
@@ -271,15 +277,18 @@ class _Search:
 
     def _listen(self, stdout: int, stderr: int) -> bytes:
         """Read until both pipes end, or a limit is reached. Return the beginning of stderr."""
-        until = time.monotonic() + self._wish.timeout
+        until, token = time.monotonic() + self._wish.timeout, self._wish.cancel
         poller = select.poll()
         for fd in (stdout, stderr):
             poller.register(fd, select.POLLIN)
         left, errors = {stdout, stderr}, b""
         while left and not self._why:
-            ready = poller.poll(max(0, 1000 * (until - time.monotonic())))
-            if not ready or time.monotonic() > until:
+            left_over = max(0.0, until - time.monotonic())
+            ready = poller.poll(1000 * (left_over if token is None else min(left_over, _TURN)))
+            if time.monotonic() > until:
                 self._why = "time"
+            elif token is not None and token.is_cancelled:
+                self._why = "cancelled"
             for fd, _ in ready:
                 chunk = os.read(fd, 1 << 16)
                 if not chunk:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import IO, Any, Literal, overload
 
+    from nsbox._calls.token import CancelToken
     from nsbox._filetools.files import Files
     from nsbox._filetools.records import Attachment, Binary, FileChange, Lines, Matches, Media, Paths
     from nsbox._policy.policy import Policy
@@ -249,6 +250,7 @@ class FileTools:
         max_matches: int = 1000,
         max_chars: int = 200_000,
         timeout: float = 60,
+        cancel: CancelToken | None = None,
     ) -> Matches:
         """Return the lines of files that match a regular expression, in a Matches record.
 
@@ -267,6 +269,7 @@ class FileTools:
         max_matches: how many matches, at most 100,000. Default: 1000.
         max_chars: of all lines together. Default: 200,000.
         timeout: seconds; then the search ends, and returns what it has found. Default: 60.
+        cancel: a CancelToken, which ends the search as `timeout` does. Default: None.
 
         Raises ValueError for a pattern that isn't valid, UnavailableError if the sandbox has neither program,
         AccessError, OSError, and what starting a command raises.
@@ -277,7 +280,7 @@ class FileTools:
         check_flags(ignore_case=ignore_case, fixed=fixed)
         wish = grep.Wish(
             *(pattern, glob, ignore_case, fixed, context),
-            *(max_matches, max_chars, timeout),
+            *(max_matches, max_chars, timeout, cancel),
         )
         with self._files() as files:
             starter: Any = self  # what has file tools starts commands too

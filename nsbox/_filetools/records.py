@@ -120,7 +120,7 @@ class Matches(Frozen):
 
     matches: Match records, ordered by path and line.
     is_truncated: whether there may be more; `why` says which limit was reached.
-    why: "matches", "chars" or "time"; "" if everything was searched.
+    why: "matches", "chars", "time" or "cancelled"; "" if everything was searched.
     engine: the program that searched, "rg" or "python".
     """
 

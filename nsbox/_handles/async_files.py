@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from nsbox._calls.token import CancelToken
 from nsbox._filetools.methods import FileTools
 from nsbox._handles import waiting
 
@@ -26,10 +27,27 @@ def _in_thread(
     return call
 
 
+def _cancellable(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[AsyncFileTools, P], Coroutine[Any, Any, T]]:
+    """Return a coroutine function as _in_thread() does. A cancelled task ends the call, by the parameter `cancel`."""
+
+    @wraps(method)
+    async def call(self: AsyncFileTools, /, *args: P.args, **options: P.kwargs) -> T:
+        own, wish = getattr(self._commands, method.__name__), options.get("cancel")
+        if wish is not None and not isinstance(wish, CancelToken):
+            return await waiting.in_thread(partial(own, *args, **options))  # which is an error
+        token = CancelToken() if wish is None else wish.child()
+        return await waiting.in_thread(partial(own, *args, **{**options, "cancel": token}), token.cancel)
+
+    return call
+
+
 class AsyncFileTools:
     """Files of one policy, for coroutines. Each method does what the method of FileTools with that name does.
 
-    If a task is cancelled meanwhile, the call still runs to its end. Then the cancellation goes on.
+    If a task is cancelled meanwhile, grep() ends its search, and any other call still runs to its end. Then the
+    cancellation goes on.
     """
 
     _commands: object  # a Sandbox or a session; their modules import this one
@@ -40,7 +58,7 @@ class AsyncFileTools:
     attach = _in_thread(FileTools.attach)
     list_files = _in_thread(FileTools.list_files)
     glob = _in_thread(FileTools.glob)
-    grep = _in_thread(FileTools.grep)
+    grep = _cancellable(FileTools.grep)
     write = _in_thread(FileTools.write)
     append = _in_thread(FileTools.append)
     edit = _in_thread(FileTools.edit)

@@ -63,6 +63,34 @@ TOOLS = (
         ("command",),
     ),
     Tool(
+        "exec",
+        "Run a program with arguments, without a shell, in a sandbox. Returns what shell returns.",
+        {
+            "program": _text("A path in the sandbox, or a name to look for in its PATH."),
+            "args": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Its arguments, without the program itself. Default: none.",
+            },
+            "timeout": _SECONDS,
+            "cwd": _CWD,
+            "input": _text("What the program reads from stdin."),
+        },
+        ("program",),
+    ),
+    Tool(
+        "python",
+        "Run Python code in a warm interpreter, in a sandbox. Returns what it printed, the value of its last line if "
+        "that is an expression, and the exception that ended it, if any. Variables don't stay.",
+        {
+            "code": _text("The code, as after `python -c`."),
+            "timeout": _SECONDS,
+            "cwd": _CWD,
+            "input": _text("What the code reads from stdin."),
+        },
+        ("code",),
+    ),
+    Tool(
         "background",
         "Start a command line in the background, such as a server. Returns the number of the job.",
         {"command": _LINE, "cwd": _CWD},
@@ -84,6 +112,21 @@ TOOLS = (
         {"job": _JOB, "text": _text("The text.")},
         ("job", "text"),
     ),
+    Tool(
+        "job_wait",
+        "Wait until a job has ended. Returns whether it has and, if so, its record, as shell does.",
+        {
+            "job": _JOB,
+            "timeout": {
+                "type": "number",
+                "description": "Seconds to wait at most. Default: 60.",
+                "exclusiveMinimum": 0,
+                "maximum": 3600,
+            },
+        },
+        ("job",),
+    ),
+    Tool("job_list", "List the jobs that run, and those that ended last.", {}, ()),
     Tool("job_kill", "End a job and everything that it has started.", {"job": _JOB}, ("job",)),
     Tool(
         "read_lines",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_parameters_are_the_methods() -> None:
     """Each parameter of a tool is one of the method that carries it out; those that must be given are."""
     for tool in TOOLS:
         assert set(tool.required) <= set(tool.parameters)
-        if tool.name in ("shell", "background") or tool.name.startswith("job_"):
+        if tool.name in ("shell", "exec", "python", "background") or tool.name.startswith("job_"):
             continue
         parameters = inspect.signature(getattr(Sandbox, tool.name)).parameters
         assert set(tool.parameters) <= set(parameters), tool.name
@@ -69,6 +70,7 @@ def test_a_whole_day(box: Sandbox) -> None:
     call("move", source="out/b.py", destination="out/c.py")
     call("media", path="out/c.py")
     call("delete", path="out", recursive=True)
+    assert call("exec", program="cat", args=["src/a.py"])["stdout"].startswith("x = 2")
     job = call("background", command="echo hi; read x; echo got $x")["job"]
     first = call("job_output", job=job, wait=30)
     assert first["text"] == "hi\n"
@@ -76,8 +78,10 @@ def test_a_whole_day(box: Sandbox) -> None:
     box.jobs()[0].wait(LONG)
     last = call("job_output", job=job, since=first["next"])
     assert (last["text"], last["result"]["status"]) == ("got ho\n", 0)
+    assert call("job_wait", job=job)["result"]["stdout"] == "hi\ngot ho\n"
+    assert [(one["job"], one["is_running"], one["cause"]) for one in call("job_list")["jobs"]] == [(job, False, "exit")]
     call("job_kill", job=job)
-    assert called == {tool.name for tool in TOOLS}
+    assert called | {"python"} == {tool.name for tool in TOOLS}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +96,12 @@ def test_a_whole_day(box: Sandbox) -> None:
         ("shell", "{", "aren't JSON"),
         ("shell", "[]", "must be a JSON object"),
         ("shell", {"command": "ls", "cwd": "/nothing"}, "/nothing"),
+        ("exec", {"program": "ls", "args": "-l"}, "args is '-l', must be an array"),
+        ("exec", {"program": "ls", "args": ["-l", 1]}, "must be an array of strings"),
+        ("python", {"code": 3}, "code is 3, must be a string"),
+        ("python", {"code": "1", "cwd": "/nothing"}, "/nothing"),
+        ("job_wait", {"job": 1, "timeout": 0}, "timeout is 0, must be a number above 0"),
+        ("job_list", {"job": 1}, "there is no parameter 'job'; there are none"),
         ("read_lines", {"path": "/etc/shadow"}, "in no directory that the policy names"),
         ("read_lines", {"path": "nothing"}, "No such file"),
         ("read_lines", {"path": "a\0b"}, "NUL"),
@@ -163,3 +173,39 @@ def test_in_coroutines(policy: Policy) -> None:
                 assert await session.read("/tmp/t") == "t\n"
 
     asyncio.run(main())
+
+
+@pytest.mark.vm
+def test_python_of_a_model(policy: Policy) -> None:
+    """One interpreter for all calls of a Sandbox, or the caller's; code that fails is an answer."""
+    with Sandbox(policy) as box:
+        ran = call_tool(
+            box, "python", json.dumps({"code": "print(input())\n6 * 7", "input": "hello\n", "timeout": LONG})
+        )
+        assert (ran["stdout"], ran["value"], ran["status"]) == ("hello\n", 42, 0)
+        json.dumps(ran)
+        assert call_tool(box, "python", {"code": "1 / 0"})["exception"]["type"] == "ZeroDivisionError"
+        first = box._python_of_tools  # type: ignore[attr-defined]
+        assert call_tool(box, "python", {"code": "while True: pass"}, timeout=0.5, grace=0)["cause"] == "timeout"
+        assert box._python_of_tools is first and first.is_warm  # type: ignore[attr-defined]
+        with box.python(setup="x = 5") as py:
+            assert call_tool(box, "python", {"code": "x"}, python=py)["value"] == 5
+        first.close()
+        assert call_tool(box, "python", {"code": "1"})["value"] == 1  # there is another
+        with box.session() as session:
+            assert "run python3 by shell" in call_tool(session, "python", {"code": "1"})["error"]
+
+
+def test_waiting_for_a_job(box: Sandbox) -> None:
+    """No longer than the model says; a token ends it."""
+    job = call_tool(box, "background", {"command": "read line; echo $line"})["job"]
+    assert call_tool(box, "job_wait", {"job": job, "timeout": 0.1}) == {"is_over": False, "result": None}
+    assert call_tool(box, "job_list", {})["jobs"][0]["is_running"] is True
+    token = nsbox.CancelToken()
+    token.cancel()
+    began = time.monotonic()
+    assert call_tool(box, "job_wait", {"job": job, "timeout": 3600}, cancel=token)["is_over"] is False
+    assert call_tool(box, "job_output", {"job": job, "wait": 60}, cancel=token)["text"] == ""
+    assert time.monotonic() - began < 50
+    call_tool(box, "job_send", {"job": job, "text": "x\n"})
+    assert call_tool(box, "job_wait", {"job": job, "timeout": LONG})["result"]["stdout"] == "x\n"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nsbox_testing import needs
+from nsbox_testing.verdicts import LONG
 
+import nsbox
 from nsbox import AccessError, PathRule, Policy, Sandbox, UnavailableError
 from nsbox._filetools import grep as greps
 from nsbox._filetools import walk
@@ -159,6 +163,29 @@ def test_uncontained_it_finds_no_more(sources: Path, engine: str) -> None:
     with Sandbox(policy, mode="disabled", stock=0) as box:
         assert box.exec("cat", ["hidden/file"]).stdout == "return 7\n", "the control"
         assert "hidden/file" not in {match.path for match in box.grep("return").matches}
+
+
+def test_cancelled(box: Sandbox, ws: Path) -> None:
+    """A token ends a search that would take forever, and so does a cancelled task."""
+    (ws / "hard").write_text("a" * 60 + "!\n")
+    token = nsbox.CancelToken()
+    threading.Timer(0.2, token.cancel).start()
+    began = time.monotonic()
+    found = box.grep(r"(?=a)(a|aa)+$", timeout=LONG, cancel=token)
+    assert (found.is_truncated, found.why) == (True, "cancelled")
+    with pytest.raises(TypeError, match="cancel is a bool, must be a CancelToken"):
+        box.grep("a", cancel=True)  # type: ignore[arg-type]
+    assert box.grep("!", cancel=nsbox.CancelToken()).matches[0].line == 1
+    answer = nsbox.call_tool(box, "grep", {"pattern": r"(?=a)(a|aa)+$"}, cancel=token)
+    assert answer["why"] == "cancelled"
+
+    async def main() -> None:
+        async with nsbox.AsyncSandbox(box.policy) as other:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(other.grep(r"(?=a)(a|aa)+$", timeout=LONG), 0.3)
+
+    asyncio.run(main())
+    assert time.monotonic() - began < LONG
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", True, float("nan")])

@@ -1,0 +1,204 @@
+"""Clients that write garbage, too much or too often, that don't read, and that die: the server's side of the wire."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from nsbox_mcp_clients import LONG, Raw
+
+from nsbox._mcp.stdio import MOST, Lines, read_message
+
+Start = Callable[..., Raw]
+
+
+def test_lines() -> None:
+    """They come whole whatever the pieces are; of one that is too long, only its size."""
+    lines = Lines(most=5)
+    assert lines.put(b"ab") == [] and lines.has_rest
+    assert lines.put(b"c\n\nde") == [(b"abc", 3), (b"", 0)]
+    assert lines.put(b"fgh") == [] and lines.put(b"ij\nk\n") == [(b"", 7), (b"k", 1)]
+    assert not lines.has_rest
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "id", "text"),
+    [
+        (b"garbage", -32700, None, "isn't JSON"),
+        (b'{"jsonrpc": "2.0", "id": 1, "meth', -32700, None, "isn't JSON"),
+        (b"\xff\xfe", -32700, None, "isn't JSON"),
+        (b"[" * 100_000, -32700, None, "isn't JSON"),
+        (b"[]", -32600, None, "no message"),
+        (b"3", -32600, None, "no message"),
+        (b'{"id": 7}', -32600, 7, "no message"),
+        (b'{"id": true}', -32600, None, "no message"),
+        (b'{"jsonrpc": "2.0", "id": "a", "method": 3}', -32600, "a", "no message"),
+    ],
+)
+def test_what_is_no_message(line: bytes, code: int, id: Any, text: str) -> None:
+    """The sender gets an error that says what is wrong, for its own request if the line says which."""
+    message, problem = read_message(line, len(line))
+    assert message is None and problem is not None
+    answer: Any = problem.message
+    assert (answer.error.code, answer.id) == (code, id) and text in answer.error.message
+
+
+def test_garbage(raw: Start) -> None:
+    """Before the first message and in the midst of others: each line gets its error, and the server goes on."""
+    client = raw(greets=False)
+    client.write(b"hello\n\n", b"\0\xff\n")
+    assert [client.read()["error"]["code"] for _ in range(2)] == [-32700, -32700]
+    client.greet()
+    client.call(1, "shell", command="echo one")
+    client.write(b'{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"na\n')
+    client.call(3, "shell", command="echo three")
+    answers = [client.read() for _ in range(3)]
+    assert sorted((one["id"] or 0, "error" in one) for one in answers) == [(0, True), (1, False), (3, False)]
+    client.write(b'{"jsonrpc": "2.0", "id": 4, "method": "tools/ca')  # half a line at the end
+    status, errors = client.end()
+    assert status == 0 and "the client has ended within a message" in errors
+
+
+def test_ten_megabytes(raw: Start, workspace: Path) -> None:
+    """The request gets an error with the bound, what is larger still an error without a number; what fits works."""
+    client = raw()
+    text = "x" * 10_000_000
+    client.call(1, "write", path="big", content=text)
+    answer = client.answer(1)
+    assert answer["error"]["code"] == -32600
+    assert f"at most {MOST:,} are read" in answer["error"]["message"] and "append" in answer["error"]["message"]
+    client.call(2, "write", path="fits", content=text[: MOST - 1000])
+    assert client.answer(2)["result"]["structuredContent"]["kind"] == "created"
+    assert (workspace / "fits").stat().st_size == MOST - 1000 and not (workspace / "big").exists()
+    for _ in range(100):
+        client.write(text.encode())
+    client.write(b"\n")
+    assert "1,000,000,000 bytes" in client.answer(None)["error"]["message"]
+    assert psutil.Process(client.process.pid).memory_info().rss < 500 << 20
+    assert client.end()[0] == 0
+
+
+def test_a_thousand_calls(raw: Start) -> None:
+    """All at once: each is answered, and only a few commands run at the same time."""
+    client = raw()
+    most = 0
+    for number in range(1000):
+        client.call(number, "exec", program="true")
+    seen = set()
+    while len(seen) < 1000:
+        answer = client.read()
+        if "result" in answer:
+            assert answer["result"]["structuredContent"]["status"] == 0
+            seen.add(answer["id"])
+        if len(seen) % 100 == 0:
+            most = max(most, len(psutil.Process(client.process.pid).threads()))
+    assert seen == set(range(1000)) and most < 100
+    assert client.end()[0] == 0
+
+
+def test_too_many_calls(raw: Start) -> None:
+    """More than the server holds: those get an error that says so, and the others are carried out."""
+    client = raw("--grace", "0")
+    answers: list[Any] = []
+    reader = threading.Thread(target=lambda: answers.extend(client.read() for _ in range(20)))
+    reader.start()
+    for number in range(20):
+        client.call(number, "write", path=f"{number}", content="x" * 8_000_000)
+    client.call(99, "shell", command="true")
+    reader.join(LONG)
+    assert len(answers) == 20
+    for answer in answers:
+        assert "result" in answer or "busy" in answer["error"]["message"], answer
+
+
+def test_a_client_that_does_not_read(raw: Start) -> None:
+    """The server waits, holds what it has to say, and ends with the client."""
+    client = raw()
+    for number in range(50):
+        client.call(number, "shell", command="head -c 90000 /dev/zero | tr '\\0' x")
+    time.sleep(1)  # it may fill the pipe meanwhile, or not
+    client.stdin.close()
+    client.stdout.close()
+    assert client.process.wait(LONG) == 0
+
+
+def begun(client: Raw, workspace: Path) -> psutil.Process:
+    """Let a command and a job run; return the server's process."""
+    client.call(1, "background", command="trap '' TERM; touch job; while :; do sleep 0.05; done")
+    client.answer(1)
+    client.call(2, "python", code="import time\nopen('code', 'w')\ntime.sleep(1000)")
+    client.call(3, "shell", command="trap '' TERM; touch command; while :; do sleep 0.05; done", timeout=3000)
+    end = time.monotonic() + LONG
+    while not all((workspace / name).exists() for name in ("job", "code", "command")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return psutil.Process(client.process.pid)
+
+
+def test_a_client_that_closes_stdin(raw: Start, workspace: Path) -> None:
+    """While a command, code and a job run: the server ends them, and itself. The fixtures see what is left."""
+    client = raw()
+    server = begun(client, workspace)
+    children = server.children(recursive=True)
+    assert client.end()[0] == 0
+    assert not [one for one in children if one.is_running()]
+
+
+def test_a_client_that_dies(raw: Start, workspace: Path) -> None:
+    """Both pipes break at once."""
+    client = raw()
+    server = begun(client, workspace)
+    children = server.children(recursive=True)
+    client.stdin.close()
+    client.stdout.close()
+    assert client.process.wait(LONG) == 0
+    assert not [one for one in children if one.is_running()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals(raw: Start, workspace: Path, number: signal.Signals) -> None:
+    """They end it as the end of stdin does; the status says which it was."""
+    client = raw()
+    children = begun(client, workspace).children(recursive=True)
+    client.process.send_signal(number)
+    assert client.process.wait(LONG) == 128 + number
+    assert not [one for one in children if one.is_running()]
+
+
+def test_sigkill(raw: Start, workspace: Path) -> None:
+    """Nothing of its commands outlives a server that is killed."""
+    client = raw()
+    children = begun(client, workspace).children(recursive=True)
+    client.process.kill()
+    client.process.wait(LONG)
+    gone, alive = psutil.wait_procs(children, timeout=LONG)
+    assert not alive and len(gone) == len(children)
+
+
+def test_stdout_has_nothing_else(raw: Start) -> None:
+    """What Python and nsbox print goes to stderr, and a command can't reach the client's pipe."""
+    os.environ["PYTHONWARNINGS"] = "always"
+    try:
+        client = raw()
+    finally:
+        del os.environ["PYTHONWARNINGS"]
+    client.call(1, "shell", command="ls -l /proc/self/fd; echo out; echo err >&2; echo x > /proc/1/fd/1", timeout=LONG)
+    record = client.answer(1)["result"]["structuredContent"]
+    assert "out\n" in record["stdout"] and "err\n" in record["stderr"]
+    own = os.readlink(f"/proc/{client.process.pid}/fd/1")
+    assert own == os.readlink(f"/proc/{client.process.pid}/fd/2")
+    assert client.end()[0] == 0  # which looks at every line
+
+
+def test_wrong_options(raw: Start, workspace: Path) -> None:
+    """One line on stderr, nothing on stdout, and a status that says so."""
+    client = raw("--policy", "nothing.toml", greets=False)
+    status, errors = client.end()
+    assert status == 2 and errors == "nsbox: --policy: nothing.toml: No such file or directory\n"
