@@ -8,6 +8,8 @@ re-exports, and does so lazily (PEP 562): a program that imports nsbox but runs 
 
 Lean: `typing` (10 ms) is for type checkers alone, and `importlib` (0.4 ms) waits for the first use of a name. Undo this
 when each takes less than 5 % of a bare start.
+
+PYTEST_DONT_REWRITE: else pytest, for which nsbox has a plugin, would warn wherever nsbox is imported first.
 """
 
 import sys
