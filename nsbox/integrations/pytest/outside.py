@@ -149,17 +149,17 @@ class Child:
         # With -s, tests print where this pytest does.
         if config.option.capture != "no":
             self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the child)
+        variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         reader, writer = os.pipe()
         self._reader = os.fdopen(reader, "rb")
         try:
             self._process = Popen(
                 [sys.executable, "-P", "-c", _PROGRAM.read_text("utf-8")],
-                policy=policy,
+                policy=policy.with_(env={**dict(policy.env), **variables}),
                 stdin=subprocess.PIPE,
                 stdout=self._printed,
                 stderr=self._printed,
                 cwd=str(config.invocation_params.dir),
-                env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
                 pass_fds=[writer],
             )
         except BaseException:

@@ -30,7 +30,7 @@ def run(project: Path) -> Run:
 
     def start(code: str, *args: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         code = code.replace("SECRET", repr(str(project.parent / "secret")))
-        (project / "test_it.py").write_text(f"import os, pytest, sys, warnings\n{code}")
+        (project / "test_it.py").write_text(f"import os, pathlib, pytest, sys, warnings\n{code}")
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:random_order", *args],
@@ -46,7 +46,7 @@ def run(project: Path) -> Run:
     return start
 
 
-READS = "def test_reads(): assert open(SECRET).read() == 'hidden'\n"
+READS = "def test_reads(): assert pathlib.Path(SECRET).read_text() == 'hidden'\n"
 
 
 @pytest.mark.smoke
@@ -57,7 +57,8 @@ def test_mark_and_option(run: Run) -> None:
     for code, args in ((f"@pytest.mark.nsbox\n{READS}", []), (READS, ["--nsbox"])):
         said = run(code, *args, status=1).stdout
         assert "Error: [Errno" in said and "1 failed" in said
-        assert "nsbox: why" in said and "the sandbox; readable:" in said
+    said = run("@pytest.mark.nsbox\ndef test_it(): pathlib.Path('/etc/shadow').read_text()\n", status=1).stdout
+    assert "nsbox: why" in said and "'/etc/shadow' is hidden in the sandbox; readable:" in said
 
 
 @pytest.mark.timeout(300)
@@ -277,7 +278,7 @@ def test_workers(run: Run, project: Path) -> None:
 @pytest.mark.timeout(300)
 def test_marks_in_workers(run: Run) -> None:
     """In plain workers a mark contains its tests."""
-    code = f"@pytest.mark.nsbox\n{READS}def test_plain(): assert open(SECRET).read()\n"
+    code = f"@pytest.mark.nsbox\n{READS}def test_plain(): assert pathlib.Path(SECRET).read_text()\n"
     assert "1 failed, 1 passed" in run(code, "-n2", status=1).stdout
 
 
@@ -303,3 +304,16 @@ def test_without_the_plugin(project: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:nsbox", "--strict-markers"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
     assert "'nsbox' not found in `markers`" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_the_example() -> None:
+    """The program of the documentation shows a test that passes, one that spies and one that cheats."""
+    program = Path(__file__).resolve().parents[3] / "examples/integrations/pytest_plugin.py"
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd="/", timeout=300)
+    said = done.stdout.splitlines()
+    assert [line.split()[:2] for line in said] == [
+        ["PASSED", "test_model.py::test_sum"],
+        ["FAILED", "test_model.py::test_that_spies"],
+        ["FAILED", "test_model.py::test_that_cheats"],
+    ], done.stdout + done.stderr
