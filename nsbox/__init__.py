@@ -8,6 +8,8 @@ re-exports, and does so lazily (PEP 562): a program that imports nsbox but runs 
 
 Lean: `typing` (10 ms) is for type checkers alone, and `importlib` (0.4 ms) waits for the first use of a name. Undo this
 when each takes less than 5 % of a bare start.
+
+PYTEST_DONT_REWRITE: else pytest, for which nsbox has a plugin, would warn wherever nsbox is imported first.
 """
 
 import sys
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from nsbox._calls.token import CancelToken
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
+    from nsbox._executor.errors import RemoteError
+    from nsbox._executor.future import SandboxFuture
     from nsbox._filetools.edit import EditError
     from nsbox._filetools.records import Attachment, Binary, FileChange, Lines, Match, Matches, Media, Paths
     from nsbox._handles.async_stream import AsyncJob, AsyncStream
@@ -107,6 +111,7 @@ if TYPE_CHECKING:
     from nsbox._transaction.change import Change
     from nsbox.async_python import AsyncKernel, AsyncMap, AsyncPython
     from nsbox.async_sandbox import AsyncSandbox, AsyncSession, AsyncTask
+    from nsbox.executor import SandboxExecutor
     from nsbox.python import Python
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
@@ -213,11 +218,14 @@ __all__ = [
     "PythonMap",
     "PythonResult",
     "Reason",
+    "RemoteError",
     "RemountRo",
     "RoBind",
     "RoOverlay",
     "Rule",
     "Sandbox",
+    "SandboxExecutor",
+    "SandboxFuture",
     "Session",
     "SetupError",
     "Snapshot",
@@ -288,6 +296,8 @@ _HOMES = {
         "UnavailableError",
     ),
     "_tools.explain": ("explain",),
+    "_executor.errors": ("RemoteError",),
+    "_executor.future": ("SandboxFuture",),
     "_filetools.edit": ("EditError",),
     "_filetools.records": ("Attachment", "Binary", "FileChange", "Lines", "Match", "Matches", "Media", "Paths"),
     "_plan.host": ("Host",),
@@ -331,6 +341,7 @@ _HOMES = {
     "_popen.containment": ("Containment",),
     "_lifetime.usage": ("Usage",),
     "_policy.limits": ("Limits",),
+    "executor": ("SandboxExecutor",),
     "sandbox": ("Sandbox",),
     "python": ("Python",),
     "_python.reply": ("PythonException",),
@@ -362,6 +373,7 @@ _FACES = (
         "async_python",
         "async_sandbox",
         "asyncio",
+        "executor",
         "leaks",
         "python",
         "rootfs",

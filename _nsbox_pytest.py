@@ -1,0 +1,57 @@
+"""A plugin of pytest: tests, or workers of pytest-xdist, that run in sandboxes. It does nothing unless it is asked.
+
+Every pytest of an environment that has nsbox loads this file. So it lies beside the package nsbox, which takes some
+milliseconds to import, and imports nothing but pytest. nsbox is imported for the first test that has a mark, or by an
+option.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_MARK = "nsbox(**wishes): run this test in a sandbox; wishes are fields of nsbox.Policy that differ from the policy's"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the command line and of the configuration file."""
+    group = parser.getgroup("nsbox", "sandboxes (nsbox)")
+    group.addoption(
+        "--nsbox", action="store_true", help="run every test in a sandbox, not only those with the mark nsbox"
+    )
+    group.addoption("--nsbox-policy", metavar="FILE", help="the policy of these sandboxes; default: the ini option")
+    group.addoption(
+        "--nsbox-workers", metavar="N", type=int, help="run tests in N workers of pytest-xdist, each in a sandbox"
+    )
+    parser.addini(
+        "nsbox_policy", "a file with the policy for tests in sandboxes; default: the root directory is writable"
+    )
+    parser.addini("nsbox_section", "the table of that file, such as tool.nsbox")
+    parser.addini("nsbox_scope", "how many tests share a sandbox: test (one, the default) or module", default="test")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let pytest-xdist start its workers in sandboxes, if that is asked for."""
+    if config.option.nsbox_workers is not None:
+        from nsbox.integrations.pytest.workers import begin
+
+        begin(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line("markers", _MARK)
+    if "nsbox" in getattr(config, "workerinput", ()):
+        config.option.basetemp = None  # the sandbox has a /tmp of its own
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """If a test is to be contained, see to it."""
+    config = session.config
+    if config.option.collectonly or getattr(config.option, "nsbox_inside", False):
+        return
+    if config.option.nsbox or any(item.get_closest_marker("nsbox") is not None for item in session.items):
+        from nsbox.integrations.pytest.outside import begin
+
+        begin(session)

@@ -1,0 +1,48 @@
+"""Fixtures: a place for kernels of its own, with a contained one and the ordinary one, and a notebook's directory."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nsbox.integrations.jupyter import install
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No process, and no directory with sockets, is left."""
+    pattern = os.path.join(tempfile.gettempdir(), "nsbox-kernel-*")
+    before = {*glob.glob(pattern)}
+    yield
+    assert {*glob.glob(pattern)} <= before
+    left = [one for one in psutil.Process().children(recursive=True) if "ipykernel_launcher" in one.cmdline()]
+    assert left == []
+
+
+@pytest.fixture
+def notebooks(tmp_path: Path) -> Path:
+    """The directory of the notebooks; beside it lies a secret."""
+    (tmp_path / "secret").write_text("hidden")
+    (tmp_path / "notebooks").mkdir()
+    return tmp_path / "notebooks"
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the kernels `contained` and `python3`, that Jupyter looks in; it writes nowhere else."""
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share/jupyter"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    assert Path(sys.prefix, "share/jupyter/kernels/python3").exists()  # ipykernel's own, the control
+    install("contained", prefix=tmp_path)
+    return tmp_path / "share/jupyter/kernels"

@@ -1,0 +1,216 @@
+"""Kernels in sandboxes, with jupyter_client's manager and nbclient: containment, signals, restarts, ends, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+
+from nsbox import PolicyError, UnavailableError
+from nsbox.integrations.jupyter import install, main
+
+LONG = 300
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("kernels")]
+
+
+@contextmanager
+def started(name: str, directory: Path, **options: Any) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    manager = KernelManager(kernel_name=name)
+    manager.start_kernel(cwd=str(directory), **options)
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=LONG)
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def execute(client: BlockingKernelClient, code: str) -> str:
+    """Run code; return what it has printed, or the name of its exception."""
+    said: list[str] = []
+
+    def note(message: dict[str, Any]) -> None:
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            said.append(content["text"])
+        elif message["msg_type"] == "error":
+            said.append(content["ename"])
+
+    client.execute_interactive(code, timeout=LONG, output_hook=note)
+    return "".join(said)
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def notebook(*cells: str) -> Any:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+
+
+def run_notebook(name: str, directory: Path, *cells: str) -> list[Any]:
+    made = notebook(*cells)
+    options = {"kernel_name": name, "timeout": LONG, "startup_timeout": LONG, "allow_errors": True}
+    client = NotebookClient(made, resources={"metadata": {"path": str(directory)}}, **options)
+    asyncio.run(client.async_execute())  # execute() would keep its event loop for later
+    return [cell.outputs for cell in made.cells]
+
+
+@pytest.mark.smoke
+def test_a_notebook(notebooks: Path) -> None:
+    """nbclient executes one. A secret can't be read inside; the control, an ordinary kernel, reads it."""
+    cells = (
+        "import os; open('made', 'w').write('x'); print(os.getcwd())",
+        f"print(open({str(notebooks.parent / 'secret')!r}).read())",
+        "import socket; socket.create_connection(('127.0.0.1', 1), timeout=5)",
+        "print(len([name for name in os.listdir('/proc') if name.isdecimal()]) < 10)",
+    )
+    first, second, third, fourth = run_notebook("contained", notebooks, *cells)
+    assert first[0]["text"] == f"{notebooks}\n" and (notebooks / "made").read_text() == "x"
+    assert second[0]["output_type"] == "error" and second[0]["ename"] in ("FileNotFoundError", "PermissionError")
+    assert third[0]["ename"] in ("ConnectionRefusedError", "OSError")
+    assert fourth[0]["text"] == "True\n"
+    assert run_notebook("python3", notebooks, cells[1])[0][0]["text"] == "hidden\n"
+
+
+def test_no_network(notebooks: Path) -> None:
+    """No port of the machine is open for the kernel, and it has no interface but its own loopback."""
+    code = "import socket; print([name for _, name in socket.if_nameindex()])"
+    with started("contained", notebooks) as (manager, client):
+        assert manager.transport == "ipc"
+        assert manager.get_connection_info()["transport"] == "ipc"
+        assert execute(client, code) in ("['lo']\n", "[]\n")
+
+
+def test_interrupt_and_restart(notebooks: Path) -> None:
+    """A loop is interrupted, variables stay; a restart forgets them, with the same client."""
+    with started("contained", notebooks) as (manager, client):
+        assert execute(client, "x = 41") == ""
+        mark = notebooks / "mark"
+        message = client.execute(f"open({str(mark)!r}, 'w').close()\nwhile True: pass")
+        _await(mark.exists)
+        manager.interrupt_kernel()
+        reply = client.get_shell_msg(timeout=LONG)
+        while reply["parent_header"].get("msg_id") != message:
+            reply = client.get_shell_msg(timeout=LONG)
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+        assert execute(client, "print(x + 1)") == "42\n"
+        before = manager.provisioner.pid
+        manager.restart_kernel(now=True)
+        client.wait_for_ready(timeout=LONG)
+        assert manager.provisioner.pid != before and not psutil.pid_exists(before)
+        assert execute(client, "print(x + 1)") == "NameError"
+
+
+def test_a_gentle_shutdown(notebooks: Path) -> None:
+    """The kernel ends by itself when it is asked to; nothing of what it started is left."""
+    manager = KernelManager(kernel_name="contained")
+    manager.start_kernel(cwd=str(notebooks))
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=LONG)
+    execute(client, "import subprocess; p = subprocess.Popen(['sleep', '100000'], start_new_session=True)")
+    inside = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "100000"]]
+    assert inside
+    client.stop_channels()
+    manager.shutdown_kernel(now=False)
+    assert not manager.is_alive()
+    _await(lambda: not any(one.is_running() for one in inside))
+
+
+def test_a_kernel_that_dies(notebooks: Path) -> None:
+    """The manager notices."""
+    with started("contained", notebooks) as (manager, client):
+        client.execute("import os; os._exit(3)")
+        _await(lambda: not manager.is_alive())
+
+
+def test_the_environment(notebooks: Path, monkeypatch: pytest.MonkeyPatch, kernels: Path) -> None:
+    """The caller's variables stay outside; those of kernel.json are there."""
+    monkeypatch.setenv("A_TOKEN", "secret")
+    spec = json.loads((kernels / "contained/kernel.json").read_text())
+    (kernels / "contained/kernel.json").write_text(json.dumps({**spec, "env": {"MODE": "offline"}}))
+    code = "import os; print(os.environ.get('A_TOKEN'), os.environ.get('MODE'))"
+    with started("contained", notebooks) as (_, client):
+        assert execute(client, code) == "None offline\n"
+    with started("python3", notebooks) as (_, client):
+        assert execute(client, code) == "secret None\n"
+
+
+def test_a_policy_file(notebooks: Path, tmp_path: Path) -> None:
+    """The installed kernel has the file's policy, and the workspace that install() was given."""
+    (tmp_path / "p.toml").write_text('[tool.nsbox]\nenv = {COLOUR = "red"}\n')
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/in").write_text("seen")
+    options = {"policy": tmp_path / "p.toml", "section": "tool.nsbox", "workspace": tmp_path / "data"}
+    install("red", prefix=tmp_path, display_name="Red", **options)
+    code = f"import os; print(os.environ['COLOUR'], open({str(tmp_path / 'data/in')!r}).read())"
+    with started("red", tmp_path / "data") as (manager, client):
+        assert manager.kernel_spec is not None and manager.kernel_spec.display_name == "Red"
+        assert execute(client, code) == "red seen\n"
+    with pytest.raises(PolicyError, match="netwrok"):
+        (tmp_path / "wrong.toml").write_text('netwrok = "none"\n')
+        install("wrong", policy=tmp_path / "wrong.toml", prefix=tmp_path)
+
+
+def test_a_machine_that_cannot(notebooks: Path, tmp_path: Path) -> None:
+    """A policy that can't be had is an error of the start, with the reasons; nothing is left."""
+    (tmp_path / "p.toml").write_text("")
+    install("never", policy=tmp_path / "p.toml", prefix=tmp_path)
+    (tmp_path / "p.toml").write_text('backend = "seatbelt"\n')
+    manager = KernelManager(kernel_name="never")
+    with pytest.raises((UnavailableError, PolicyError), match=r"seatbelt|this machine can't do it"):
+        manager.start_kernel(cwd=str(notebooks))
+    manager.cleanup_resources()
+
+
+def test_base(tmp_path: Path) -> None:
+    """A contained kernel of an installed one keeps its command, and says whose it is."""
+    install("py", base="python3", prefix=tmp_path)
+    spec, old = KernelSpecManager().get_kernel_spec("py"), KernelSpecManager().get_kernel_spec("python3")
+    assert spec.argv == old.argv and spec.display_name == f"{old.display_name} (nsbox)"
+    assert spec.metadata["kernel_provisioner"]["provisioner_name"] == "nsbox"
+    with pytest.raises(NoSuchKernel):
+        install("x", base="no-such-kernel", prefix=tmp_path)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It installs, `jupyter kernelspec list` shows the kernel, and a wrong policy is one line on stderr."""
+    assert main(["install", "--name", "by-command", "--prefix", str(tmp_path)]) == 0
+    assert "installed in" in capsys.readouterr().out
+    command = [str(Path(sys.executable).with_name("jupyter")), "kernelspec", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=LONG)
+    assert "by-command" in listed.stdout and "contained" in listed.stdout
+    assert main(["install", "--name", "x", "--prefix", str(tmp_path), "--policy", str(tmp_path / "none.toml")]) == 1
+    assert "none.toml" in capsys.readouterr().err
+    assert main(["install", "--name", "a/b", "--prefix", str(tmp_path)]) == 1
+
+
+def test_the_example(kernels: Path) -> None:
+    """The program of the documentation shows what is refused."""
+    program = Path(__file__).resolve().parents[3] / "examples/integrations/jupyter.py"
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd="/", timeout=LONG)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == 4, done.stdout + done.stderr
+    assert lines[0] == "11" and "/etc/shadow" in lines[1] and lines[3] == "result.txt: made inside"
+    assert "unreachable" in lines[2] or "not permitted" in lines[2], lines[2]
