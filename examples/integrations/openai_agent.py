@@ -1,6 +1,6 @@
 """An agent of the OpenAI Agents SDK that works in nsbox's sandbox; a script stands for the model.
 
-pip install "nsbox[openai_agents]"
+pip install "nsbox[openai-agents]"
 python examples/integrations/openai_agent.py
 """
 

@@ -22,9 +22,8 @@ import time
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import AccessError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._filetools.files import check_number, check_regular, named
 from nsbox._calls.token import CancelToken
-from nsbox._filetools.files import check_number, check_regular
+from nsbox._filetools.files import check_number, check_regular, named
 from nsbox._filetools.records import Match, Matches
 from nsbox._filetools.walk import joined
 

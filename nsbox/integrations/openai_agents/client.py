@@ -21,7 +21,7 @@ try:
     from agents.sandbox.session.sandbox_client import BaseSandboxClient, BaseSandboxClientOptions
     from agents.sandbox.snapshot import resolve_snapshot
 except ImportError as error:
-    raise without("openai_agents", error) from error
+    raise without("openai-agents", error) from error
 
 if TYPE_CHECKING:
     from agents.sandbox.session import Dependencies

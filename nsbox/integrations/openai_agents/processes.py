@@ -21,7 +21,7 @@ try:
         truncate_text_by_tokens,
     )
 except ImportError as error:
-    raise without("openai_agents", error) from error
+    raise without("openai-agents", error) from error
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ try:
     from agents.sandbox.types import ExecResult, ExposedPortEndpoint
     from agents.sandbox.util.tar_utils import UnsafeTarMemberError, validate_tarfile
 except ImportError as error:
-    raise without("openai_agents", error) from error
+    raise without("openai-agents", error) from error
 
 if TYPE_CHECKING:
     from nsbox._relay.ports import Published
