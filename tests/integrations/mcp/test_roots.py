@@ -10,7 +10,7 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from nsbox_mcp_clients import Serve, legacy
+from nsbox_mcp_clients import Serve, legacy, modern
 
 import nsbox
 from nsbox._mcp.roots import directories, directory_of, narrowed
@@ -267,3 +267,13 @@ def test_warnings_about_roots(serve: Serve, workspace: Path, tmp_path: Path) -> 
     ]
     asyncio.run(main("error"))
     assert told == []
+
+    async def since_2026(level: str) -> int:
+        """Return how many messages a client gets that names a level in each of its calls."""
+        told.clear()
+        options = listing([workspace, other]) | {"log_level": level}
+        async with modern(serve(), logging_callback=on_log, **options) as client:
+            await client.call_tool("shell", {"command": "true"})
+        return len(told)
+
+    assert [asyncio.run(since_2026(level)) for level in ("info", "error")] == [1, 0]

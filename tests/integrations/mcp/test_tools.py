@@ -229,7 +229,9 @@ def test_two_clients(serve: Serve) -> None:
         async with legacy(serve()) as one, modern(serve()) as two:
             await one.call_tool("background", {"command": "touch there; cat"})
             assert (await two.call_tool("job_list", {})).structured_content == {"jobs": []}
-            done = await two.call_tool("shell", {"command": "until [ -e there ]; do sleep 0.02; done; ps -e | wc -l"})
+            done = await two.call_tool(
+                "shell", {"command": "until [ -e there ]; do sleep 0.02; done; ls -d /proc/[0-9]* | wc -l"}
+            )
             assert done.structured_content["status"] == 0
             assert int(done.structured_content["stdout"]) < 10
 
