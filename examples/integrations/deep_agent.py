@@ -32,10 +32,10 @@ def main() -> None:
         test.write_text("from add import add\n\nassert add(2, 2) == 4\nprint('passed')\n")
         Path(repo, "add.py").write_text("def add(a, b):\n    return a - b\n")
         calls = [
-            ("execute", {"command": "python3 test_add.py"}),
+            ("execute", {"command": "python3 -B test_add.py"}),
             ("read_file", {"file_path": f"{repo}/add.py"}),
             ("edit_file", {"file_path": f"{repo}/add.py", "old_string": "a - b", "new_string": "a + b"}),
-            ("execute", {"command": "python3 -B test_add.py; rm -rf __pycache__; touch /usr/installed"}),
+            ("execute", {"command": "python3 -B test_add.py; touch /usr/installed"}),
         ]
         turns = [[{"name": name, "args": args, "id": str(n)}] for n, (name, args) in enumerate(calls)]
         model = Script(messages=iter([*(AIMessage("", tool_calls=turn) for turn in turns), AIMessage("done")]))

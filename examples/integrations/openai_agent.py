@@ -21,8 +21,8 @@ import nsbox
 from nsbox.integrations.openai_agents import NsboxSandboxClient
 
 COMMANDS = (
-    "python3 test_add.py",
-    "sed -i 's/a - b/a + b/' add.py && python3 -B test_add.py && rm -rf __pycache__",
+    "python3 -B test_add.py",
+    "sed -i 's/a - b/a + b/' add.py && python3 -B test_add.py",
     "cat /etc/shadow; touch /usr/installed && ls /usr/installed",
 )
 
