@@ -43,7 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known."""
     config.addinivalue_line("markers", _MARK)
     if "nsbox" in getattr(config, "workerinput", ()):
-        config.option.basetemp = None  # the sandbox has a /tmp of its own
+        import tempfile
+
+        # The directory outside isn't there: the sandbox has a /tmp of its own. Where the policy shows something below
+        # pytest's usual place in it, directories there are read-only.
+        config.option.basetemp = f"{tempfile.mkdtemp(prefix='pytest-')}/tests"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ import pytest
 _OPTIONS: dict[str, Any] = {
     **{"keyword": "", "markexpr": "", "deselect": None, "maxfail": 0, "lf": False, "failedfirst": False},
     **{"newfirst": False, "stepwise": False, "stepwise_skip": False, "xmlpath": None, "pastebin": None},
-    **{"usepdb": False, "dist": "no", "tx": [], "numprocesses": None, "looponfail": False, "basetemp": None},
+    **{"usepdb": False, "dist": "no", "tx": [], "numprocesses": None, "looponfail": False},
     **{"cacheclear": False, "cacheshow": None, "durations": None, "nsbox": False, "nsbox_workers": None},
     **{"log_file": None, "random_order": False, "random_order_bucket": "none"},
 }
@@ -30,6 +33,8 @@ class Inside:
         self._wanted = {name: position for position, name in enumerate(wanted)}
         self._fd = fd
         self._config: Any = None
+        # Not pytest's usual place: where the policy shows something below that, its directories are read-only.
+        self.place = tempfile.mkdtemp(prefix="pytest-")
 
     def say(self, **message: Any) -> None:
         """Write a message."""
@@ -46,6 +51,7 @@ class Inside:
             if hasattr(config.option, name):
                 setattr(config.option, name, value)
         config.option.nsbox_inside = True
+        config.option.basetemp = os.path.join(self.place, "tests")
         config.args = list(
             dict.fromkeys(os.path.join(str(config.rootpath), one.partition("::")[0]) for one in self._wanted)
         )
@@ -75,9 +81,12 @@ class Inside:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self.say(report=data, of=report.nodeid)
 
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Say that a test is done."""
-        self.say(finish=nodeid)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Say that a test is done, once its warnings have been sent too."""
+        result = yield
+        self.say(finish=item.nodeid)
+        return result
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
         """Send a warning."""
@@ -96,7 +105,11 @@ def main() -> None:
     sys.path[:] = given["path"]
     plugin = Inside(given["wanted"], given["fd"])
     os.chdir(given["directory"])
-    sys.exit(pytest.main(given["args"], plugins=[plugin]))
+    try:
+        status = pytest.main(given["args"], plugins=[plugin])
+    finally:
+        shutil.rmtree(plugin.place, ignore_errors=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jupyter_core.utils import ensure_event_loop
 
 from nsbox.integrations.jupyter import install
+
+
+@pytest.fixture(autouse=True, scope="session")
+def event_loop_of_jupyter() -> None:
+    """jupyter_client's blocking calls keep an event loop for this process: it is there before a test looks."""
+    ensure_event_loop()
 
 
 @pytest.fixture(autouse=True)
