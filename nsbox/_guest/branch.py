@@ -22,6 +22,7 @@ from . import interrupts, start
 from .channel import Channel, LostError
 from .children import Forks
 from .ending import Ending
+from .environment.beginning import Beginning
 from .results.reply import Runs, encoded
 
 _REHEARSED = {"id": 0, "code": "_ = 6\n_ * 7", "name": "<python>", "limits": {}}
@@ -61,14 +62,18 @@ def _formatted(error: BaseException) -> str:
 class Branch:
     """What runs in a branch, for good."""
 
-    def __init__(self, line: Channel, runs: Runs, rehearsal: Runs, forks: Forks) -> None:
+    def __init__(
+        self, line: Channel, runs: Runs, rehearsal: Runs, forks: Forks, beginning: Beginning | None = None
+    ) -> None:
         """Take the line; nothing is done yet.
 
         runs: run the code, in the module __main__.
         rehearsal: runs a piece of code for nothing.
         forks: makes forks of a kernel, and watches them.
+        beginning: what is still to be done before the first code.
         """
         self._line = line
+        self._beginning = beginning
         self._runs, self._rehearsal = runs, rehearsal
         runs.take()
         self._ending = Ending(runs.execution.namespace)
@@ -133,6 +138,11 @@ class Branch:
         if self._is_kernel:
             interrupts.renew()
         stdin = start.replaced_stdin(self._line) if frame.get("stdin") else None
+        beginning = self._beginning
+        if beginning is not None and self._runs.begin(beginning):
+            self._beginning = None
+        if _getpid() != self._runs.pid:  # what was done has forked
+            self._leave(0)
         reply, error = self._runs.run(frame)
         if stdin is not None:
             interrupts.call(start.restore_stdin, stdin)

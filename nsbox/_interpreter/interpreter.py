@@ -23,29 +23,27 @@ from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
 from nsbox._interpreter.branch import BranchCommand, Ends, Lost, received
-from nsbox._interpreter.executable import OLDEST, executable
+from nsbox._interpreter.choice import OpenError, choose, cold
+from nsbox._interpreter.executable import death
 from nsbox._interpreter.mounts.stamps import Stamps
 from nsbox._interpreter.program import files
-from nsbox._interpreter.warm import warm
+from nsbox._interpreter.warm import Made, warm
 from nsbox._interpreter.wire import WireError, encode, plain
 from nsbox._lookup.host import host_for
 from nsbox._popen.popen import Popen
-from nsbox._spawn.start import spawn
-from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from nsbox._base.owners import Owner
-    from nsbox._core.command import Result
+    from nsbox._interpreter.choice import Choice
     from nsbox._interpreter.mounts.layers import Layers
     from nsbox._interpreter.mounts.overlay import Overlaid
     from nsbox._interpreter.program import Wish
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
-    from nsbox._spawn.start import Start
 
 _MOST_WORDS = 1 << 16  # bytes that are kept of what it prints before it is ready
 _MOMENT = 5.0  # seconds
@@ -63,27 +61,6 @@ class Facts(Frozen):
     seconds: float
 
 
-class _WarmWay(Way):
-    """Starts an interpreter in the sandbox that lets it make branches."""
-
-    def __init__(self, policy: Policy, prepared: Prepared) -> None:
-        super().__init__(policy)
-        self._prepared = prepared
-
-    def spawn(self, start: Start) -> Result:
-        result = spawn(start.by(self._prepared))
-        result.plan = self._prepared.plan
-        return result
-
-
-class _Warm(Keeper):
-    def __init__(self, way: Way) -> None:
-        self._way = way
-
-    def way(self) -> Way:
-        return self._way
-
-
 class Interpreter:
     """One warm interpreter, with branches that it has made ahead. Threads may share it.
 
@@ -92,10 +69,13 @@ class Interpreter:
 
     _stamps: Stamps | None = None
 
-    def __init__(self, policy: Policy, prepared: Prepared, wish: Wish, relay: Relay | None = None) -> None:
+    def __init__(
+        self, policy: Policy, prepared: Prepared, wish: Wish, relay: Relay | None = None, why_cold: str = ""
+    ) -> None:
         """Start it, and wait until it is ready. Raises InterpreterError, and what starting a command raises.
 
         relay: for branches with a network list; None: there is no list.
+        why_cold: why its branches do all imports and the setup themselves, if that is known already.
         """
         self.policy, self.prepared, self._wish, self._relay = policy, prepared, wish, relay
         self._layers: Layers | None = None  # what branches get overlays of
@@ -107,7 +87,9 @@ class Interpreter:
         self._numbers = 0
         self._fate = ""
         self._words = bytearray()
-        self.program = executable(policy, wish.python)
+        choice = choose(policy, prepared, wish)
+        self.choice = cold(choice, why_cold) if why_cold and not choice.why_cold else choice
+        self.program = self.choice.program
         self._process: Popen[bytes] | None = None
         self._ends = Ends(_socket.SOCK_SEQPACKET)
         (self._control,) = self._ends.ours
@@ -130,11 +112,11 @@ class Interpreter:
         self._stamps = Stamps(made.prepared.ops, () if overlaid is None else overlaid.places)
         owners: list[Owner] = []
         try:
-            cwd = self.policy.workdir or "/"
-            config, fds = files(self._wish, theirs.fileno(), made.blob, made.pointers, cwd, owners)
-            argv = [self.program, "-I", "-c", boot_text(), str(config)]
+            place = {"cwd": self.policy.workdir or "/", **_words(self.choice)}
+            config, fds = files(self._wish, theirs.fileno(), made.blob, made.pointers, place, owners)
+            argv = [self.program, "-I", "-S", "-c", boot_text(), str(config)]
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "bufsize": 0}
-            keeper: Any = _Warm(_WarmWay(self.policy, made.prepared))
+            keeper: Any = Made(self.policy, made.prepared)
             return Popen(argv, policy=keeper, pass_fds=fds, stderr=subprocess.STDOUT, **streams)
         except OSError as error:
             if isinstance(error, NsboxError) or error.filename is None:
@@ -221,11 +203,7 @@ class Interpreter:
 
     def _death(self) -> InterpreterError:
         """Return the error for an interpreter that has ended without a word."""
-        words = self._said()
-        how = self.fate()
-        if "nsbox: Python" in words or "unknown option" in words.lower():
-            how = f"it isn't Python {OLDEST} or later; {how}"
-        return InterpreterError("start", self.program, how, words)
+        return death(self.program, self.fate(), self._said())
 
     def fate(self) -> str:
         """Return how it has ended, as a text; "" if it goes on. Its first process ends a moment after it."""
@@ -428,7 +406,15 @@ def _failure(row: dict[str, Any]) -> InterpreterError:
     """Return the error for what an interpreter reports instead of being ready."""
     texts = [row.get(name) for name in ("stage", "what", "type", "message", "traceback")]
     stage, what, kind, message, traceback = (plain(text) if isinstance(text, str) else "" for text in texts)
+    if stage == "open":
+        return OpenError(what)
     problem = f"{kind}: {message}" if kind and message else kind or message
     if stage == "threads":
         problem = "threads are running, and a fork would lack them: imports and setup must not leave any running"
     return InterpreterError(stage if stage in _STAGES else "start", what[:1000], problem[:2000], traceback[-20_000:])
+
+
+def _words(choice: Choice) -> dict[str, object]:
+    """Return what the interpreter is told of itself."""
+    regions = [] if choice.why_cold else [list(region) for region in choice.regions]
+    return {"executable": choice.executable, "regions": regions, "cold": bool(choice.why_cold)}
