@@ -191,7 +191,9 @@ def _is_program(policy: Policy, path: str) -> bool:
 
 
 def _open(path: str, opening: str, what: str) -> InterpreterError:
-    remedy = f"make it read-only, read=[{path!r}], or name another by python="
+    directory = os.path.dirname(path)
+    tree = os.path.dirname(directory) if os.path.basename(directory) in ("bin", "lib", "lib64") else path
+    remedy = f"make it read-only, read=[{tree!r}], or name another by python="
     return InterpreterError("start", path, f"{what} lies in {printable(opening)}, {_WRITE}; {remedy}")
 
 

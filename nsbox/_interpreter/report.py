@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 
+from nsbox._base.display import printable
 from nsbox._base.errors import InterpreterError, NsboxError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_inside
@@ -95,13 +96,16 @@ def report(policy: Policy, prepared: Prepared, regions: Mapping[str, bool], prog
         except subprocess.TimeoutExpired:
             process.kill()
             raise InterpreterError("timeout", program, "it doesn't say what it is made of (start_timeout=)") from None
-    return _read(program, words[-_MOST_WORDS:], process.wait())
+    missing = ", ".join(path for path, is_open in regions.items() if is_open)
+    return _read(program, words[-_MOST_WORDS:], process.wait(), missing)
 
 
-def _read(program: str, words: bytes, status: int) -> Report:
+def _read(program: str, words: bytes, status: int, missing: str) -> Report:
     text = words.decode("utf-8", "replace")
     if status != 0:
         how = f"it was killed by signal {-status}" if status < 0 else f"it has ended with status {status}"
+        if missing:
+            how = f"{how}; it had to do without what this policy's commands can write to: {printable(missing)}"
         raise death(program, how, text[-(1 << 16) :])
     try:
         row = decoded(words.rstrip().rpartition(b"\n")[2])

@@ -74,6 +74,8 @@ def activate(executable: str) -> None:
         if sys.version_info >= (3, 14) and os.path.isfile(f"{prefix}/pyvenv.cfg"):
             sys.prefix = sys.exec_prefix = prefix  # from 3.14 on, site expects this
         sys.modules.pop("sysconfig", None)  # it has looked at the prefix
+    if not sys.flags.no_site:
+        return  # Python has done it
     is_interactive = "" in sys.path
     sys.path[:] = [path for path in sys.path if path]  # site would make "" the current directory's name
     site.PREFIXES[:] = [sys.prefix, sys.exec_prefix]
