@@ -9,6 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+if sys.version_info < (3, 9):  # noqa: UP036 (it is another interpreter)
+    raise SystemExit(f"nsbox: Python {sys.version.split()[0]} is too old, it must be 3.9 or later")
+
 
 def entries(directories: Iterable[str]) -> Iterator[str]:
     """Yield the .pth files in directories of packages, and the paths that are lines of these."""
@@ -51,6 +54,7 @@ def main() -> None:
         "version": list(sys.version_info[:3]),
         "executable": sys.executable,
         "program": os.path.realpath("/proc/self/exe"),
+        "home": getattr(sys, "_home", None) or "",
         "prefix": sys.base_prefix,
         "own": own,
         "path": [*sys.path, *entries(site.getsitepackages())],
@@ -60,6 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.version_info < (3, 9):  # noqa: UP036 (it is another interpreter)
-        raise SystemExit(f"nsbox: Python {sys.version.split()[0]} is too old, it must be 3.9 or later")
     main()

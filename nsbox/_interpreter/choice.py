@@ -211,7 +211,7 @@ def _check(places: Places, start: str, said: Report) -> None:
 
 def _above(said: Report) -> Iterable[str]:
     """Yield the directories in which Python looks for its library, beginning at the program (getpath.py)."""
-    path = os.path.dirname(said.program)
+    path = said.home or os.path.dirname(said.program)
     yield path
     while path != "/":
         path = os.path.dirname(path)

@@ -35,13 +35,15 @@ _MOST_WORDS = 1 << 22
 
 @frozen
 class Report(Frozen):
-    """What an interpreter says. executable: sys.executable. program: the file that runs, without links.
+    """What an interpreter says.
 
-    prefix: sys.base_prefix. own: where its own library is. path: where it looks for packages, and what .pth files name.
+    executable: sys.executable. program: the file that runs, without links. home: what a pyvenv.cfg says, or "".
+    prefix: sys.base_prefix. own: where its own library is. path: where its packages are, and what .pth files name.
     """
 
     executable: str
     program: str
+    home: str
     prefix: str
     own: tuple[str, ...]
     path: tuple[str, ...]
@@ -109,8 +111,8 @@ def _read(program: str, words: bytes, status: int, missing: str) -> Report:
         raise death(program, how, text[-(1 << 16) :])
     try:
         row = decoded(words.rstrip().rpartition(b"\n")[2])
-        executable, program, prefix = (str(row[name]) for name in ("executable", "program", "prefix"))
+        executable, program, home, prefix = (str(row[name]) for name in ("executable", "program", "home", "prefix"))
         own, path = (tuple(map(str, row[name])) for name in ("own", "path"))
-        return Report(executable, program, prefix, own, path)
+        return Report(executable, program, home, prefix, own, path)
     except (WireError, KeyError, TypeError):
         raise death(program, "it isn't Python: it doesn't say what it is made of", text[-(1 << 16) :]) from None

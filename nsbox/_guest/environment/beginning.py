@@ -68,7 +68,8 @@ def activate(executable: str) -> None:
     executable: what sys.executable is from now on: often a virtual environment's link to this interpreter.
     """
     if executable and executable != sys.executable:
-        sys._base_executable = sys.executable  # type: ignore[attr-defined]
+        if sys.version_info >= (3, 11):  # before, it is the environment's
+            sys._base_executable = sys.executable  # type: ignore[attr-defined]
         sys.executable = executable
         prefix = os.path.dirname(os.path.dirname(os.path.abspath(executable)))
         if sys.version_info >= (3, 14) and os.path.isfile(f"{prefix}/pyvenv.cfg"):

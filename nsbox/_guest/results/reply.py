@@ -28,6 +28,8 @@ from .values import DEPTH, NoValueError, as_json, as_text, mro, plain, type_name
 _VALUE_BYTES = 1 << 20
 _MIME_BYTES = 8 << 20
 
+_NOTE = "this was the {} of the interpreter, which each run does itself here: Python.why_cold says why"
+
 # Bound: code that runs here may replace them.
 _getpid = os.getpid
 _builtins = vars(builtins)
@@ -87,7 +89,10 @@ class Runs:
     def _not_begun(self, number: Any, limits: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
         failure, self._begun = self._begun, None
         assert failure is not None
-        return self._reply(number, (None, False, failure.error), limits), failure.error
+        reply = self._reply(number, (None, False, failure.error), limits)
+        if reply is not None and reply["exception"] is not None:
+            reply["exception"]["notes"].append(_NOTE.format(failure.stage))
+        return reply, failure.error
 
     def _reply(
         self, number: Any, outcome: tuple[Any, bool, BaseException | None], limits: dict[str, Any]

@@ -90,11 +90,8 @@ def test_a_workspace(tree: Path) -> None:
         assert found.opening(path) == "", path
 
 
-def test_a_kept_home(tmp_path: Path, tree: Path) -> None:
+def test_a_kept_home(tree: Path) -> None:
     """Commands write to a home that is kept, and later ones find that there."""
-    home = tmp_path / "home"
-    home.mkdir()
-    policy = Policy.workspace(tree, home=str(home))
-    seen = view(policy)
-    kept = next(mount.dest for mount in seen.mounts() if mount.source == str(home))
+    seen = view(Policy.workspace(tree, home="private:test-places"))
+    (kept,) = [mount.dest for mount in seen.mounts() if mount.is_own and mount.source is not None]
     assert Places(seen).opening(f"{kept}/lib") == kept
