@@ -22,7 +22,7 @@ from . import interrupts, start
 from .channel import Channel, LostError
 from .children import Forks
 from .ending import Ending
-from .environment.beginning import Beginning
+from .environment.prelude import Prelude
 from .results.reply import Runs, encoded
 
 _REHEARSED = {"id": 0, "code": "_ = 6\n_ * 7", "name": "<python>", "limits": {}}
@@ -63,17 +63,17 @@ class Branch:
     """What runs in a branch, for good."""
 
     def __init__(
-        self, line: Channel, runs: Runs, rehearsal: Runs, forks: Forks, beginning: Beginning | None = None
+        self, line: Channel, runs: Runs, rehearsal: Runs, forks: Forks, prelude: Prelude | None = None
     ) -> None:
         """Take the line; nothing is done yet.
 
         runs: run the code, in the module __main__.
         rehearsal: runs a piece of code for nothing.
         forks: makes forks of a kernel, and watches them.
-        beginning: what is still to be done before the first code.
+        prelude: what is still to be done before the first code.
         """
         self._line = line
-        self._beginning = beginning
+        self._prelude = prelude
         self._runs, self._rehearsal = runs, rehearsal
         runs.take()
         self._ending = Ending(runs.execution.namespace)
@@ -138,11 +138,11 @@ class Branch:
         if self._is_kernel:
             interrupts.renew()
         stdin = start.replaced_stdin(self._line) if frame.get("stdin") else None
-        beginning = self._beginning
-        if beginning is not None and self._runs.begin(beginning):
-            self._beginning = None
-        if _getpid() != self._runs.pid:  # what was done has forked
-            self._leave(0)
+        if self._prelude is not None:
+            if self._runs.begin(self._prelude):
+                self._prelude = None
+            if _getpid() != self._runs.pid:  # what was done has forked
+                self._leave(0)
         reply, error = self._runs.run(frame)
         if stdin is not None:
             interrupts.call(start.restore_stdin, stdin)

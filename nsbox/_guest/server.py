@@ -23,8 +23,8 @@ from .branch import Branch, rehearse
 from .channel import Channel, high, received
 from .children import Children, Forks, other_threads, seqpacket, tell
 from .core import MOST_MOUNTS, Core, CoreError, fork_far
-from .environment.beginning import Beginning
 from .environment.guard import Guard
+from .environment.prelude import Prelude
 from .results.displays import Displays, Pyplot
 from .results.exceptions import record
 from .results.reply import Runs
@@ -149,7 +149,7 @@ class Server:
         self._displays = Displays()
         self._runs: Runs  # of the branches, like the next
         self._rehearsal: Runs
-        self._beginning: Beginning | None = None  # that each branch makes itself
+        self._prelude: Prelude | None = None  # that each branch makes itself
         self._main = ModuleType("__main__")
         vars(self._main)["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
@@ -171,11 +171,11 @@ class Server:
         _adapt_streams()
         vars(builtins).update(display=self._displays.display, input=builtin_input)
         sys.meta_path.insert(0, Pyplot(self._displays.show))
-        beginning = Beginning(config, vars(self._main))
+        prelude = Prelude(config, vars(self._main))
         if config.get("cold"):
-            self._beginning = beginning
+            self._prelude = prelude
         else:
-            _begin(beginning, Guard(config.get("regions") or ()))
+            _begin(prelude, Guard(config.get("regions") or ()))
         _check_threads()
         interrupts.hold(True)  # a branch lets it come
         for stream in (sys.stdout, sys.stderr):
@@ -273,16 +273,16 @@ class Server:
                 os.setsid()
             told.close()
             forks = Forks(core.fork if core is not None else os.setsid)
-            Branch(Channel(line), self._runs, self._rehearsal, forks, self._beginning).serve()
+            Branch(Channel(line), self._runs, self._rehearsal, forks, self._prelude).serve()
         finally:
             os._exit(70)
 
 
-def _begin(beginning: Beginning, guard: Guard) -> None:
+def _begin(prelude: Prelude, guard: Guard) -> None:
     """Do what happens before code; raises StageError. Nothing is loaded that commands can write to."""
     guard.install()
     try:
-        failure = beginning.failure()
+        failure = prelude.failure()
     finally:
         guard.remove()
     if guard.found:

@@ -18,7 +18,7 @@ import os
 from typing import Any
 
 from ..channel import LARGEST, encode
-from ..environment.beginning import Beginning, Failure
+from ..environment.prelude import Failure, Prelude
 from ..execution import Execution
 from ..interrupts import call
 from .displays import Displays
@@ -50,7 +50,7 @@ class Runs:
         self.pid = _getpid()
         # Room for the report of a MemoryError. Nothing is written there: each page would cost each branch a fault.
         self._ballast: mmap.mmap | None = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)
-        self._begun: Failure | None = None
+        self._failure: Failure | None = None
         self._note_builtins()
 
     def _note_builtins(self) -> None:
@@ -61,11 +61,11 @@ class Runs:
         """Belong to this process. It is made before the fork, since to look at all builtins costs a fork 100 faults."""
         self.pid = _getpid()
 
-    def begin(self, beginning: Beginning) -> bool:
+    def begin(self, prelude: Prelude) -> bool:
         """Do what happens before the first code; return whether that worked. If not, the next run's reply says why."""
-        self._begun = beginning.failure()
+        self._failure = prelude.failure()
         self._note_builtins()
-        return self._begun is None
+        return self._failure is None
 
     def run(self, frame: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
         """Run a frame's code; return the reply, and what the code has raised.
@@ -75,8 +75,8 @@ class Runs:
         limits = frame.get("limits") or {}
         execution = self.execution
         self.displays.start(limits.get("mime_bytes", _MIME_BYTES), limits.get("depth", DEPTH))
-        if self._begun is not None:
-            return self._not_begun(frame.get("id"), limits)
+        if self._failure is not None:
+            return self._unprepared(frame.get("id"), limits)
         if frame.get("inputs"):
             execution.namespace.update(frame["inputs"])
         name = execution.remember(frame.get("name") or "<python>", frame["code"])
@@ -86,8 +86,8 @@ class Runs:
         finally:
             del outcome  # as in interrupts.py
 
-    def _not_begun(self, number: Any, limits: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
-        failure, self._begun = self._begun, None
+    def _unprepared(self, number: Any, limits: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
+        failure, self._failure = self._failure, None
         assert failure is not None
         reply = self._reply(number, (None, False, failure.error), limits)
         if reply is not None and reply["exception"] is not None:

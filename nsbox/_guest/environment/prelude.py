@@ -28,7 +28,7 @@ class Failure(NamedTuple):
     sources: dict[str, list[str]]
 
 
-class Beginning:
+class Prelude:
     """What happens once before the first code."""
 
     def __init__(self, config: dict[str, Any], namespace: dict[str, Any]) -> None:
