@@ -20,7 +20,7 @@ from itertools import chain
 from nsbox._base.descriptors import from_3_up
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.owners import own_received
+from nsbox._base.owners import opened, own_received
 from nsbox._base.stdlib import RLock
 from nsbox._core.command import Used
 from nsbox._interpreter.wire import MOST_MESSAGE, WireError, decoded, frame, number_in
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsbox._relay.relay import Line
 
 LONGEST = 60_000  # milliseconds until a branch exists: the machine may be very busy
+_LOOK = 1000  # milliseconds until the next look at an interpreter that does nothing
 _DEEPEST = 64  # ancestors of a branch that are looked at: two lie between it and the command that is its interpreter
 _NOT_KNOWN = 255 << 8  # a wait status that stands for one that isn't known
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
@@ -41,6 +42,10 @@ _Socket = _socket.socket
 
 class Lost(Exception):
     """A branch has ended, or never came to be, before it got any code. Another one can run that."""
+
+
+class SilentError(Lost):
+    """The interpreter does nothing. It is of no more use."""
 
 
 class Failed(Exception):
@@ -119,6 +124,8 @@ class BranchCommand:
         self.is_lost = False
         self.used: Used | None = None
         self.on_look: Callable[[], object] = bool  # called when a look shows that it goes on
+        self.on_wait: Callable[[], bool] = bool  # called while it doesn't begin: whether the interpreter is stopped
+        self.exited_at: float | None = None  # see Interpreter.look()
 
     # ---- its start
 
@@ -160,9 +167,16 @@ class BranchCommand:
         poller = select.poll()
         poller.register(self._told, select.POLLIN)
         poller.register(interpreter, select.POLLIN)
-        ready = dict(poller.poll(LONGEST))
+        for _ in range(LONGEST // _LOOK):
+            ready = dict(poller.poll(_LOOK))
+            if ready:
+                break
+            if self.on_wait():
+                raise SilentError("the interpreter is stopped (SIGSTOP)")
+        else:
+            raise SilentError(f"the interpreter made no branch within {LONGEST // 1000} seconds")
         if self._told.fileno() not in ready:
-            raise Lost("the interpreter has ended" if ready else f"it didn't begin within {LONGEST // 1000} seconds")
+            raise Lost("the interpreter has ended")
         try:
             message = received(self._told, 3, self.owners)
         except WireError as error:
@@ -229,8 +243,21 @@ class BranchCommand:
         poller.register(self._told, select.POLLIN)
         return bool(poller.poll(1000 * seconds))
 
+    def has_exited(self) -> bool:
+        """Return whether its process is no more; the interpreter may still have to report that."""
+        with self._lock:
+            if self.status is not None or not self.owners:
+                return False
+            poller = select.poll()
+            poller.register(self.owners[0].fileno(), select.POLLIN)
+            return bool(poller.poll(0))
+
+    def pidfd(self) -> Owner:
+        """Return a copy of its pidfd. Raises OSError."""
+        return opened(os.dup, self.owners[0].fileno())
+
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when it has ended."""
+        """Return a descriptor that becomes readable when its end is reported."""
         return self._told.fileno()
 
     def signal(self, number: int) -> None:
@@ -286,7 +313,7 @@ def pid_of(pidfd: int, above: int) -> int:
     number, limit = _number(pidfd), _number(above)
     at, left = number, _DEEPEST
     while at > 1 and left:
-        at, left = _parent(at), left - 1
+        at, left = parent_of(at), left - 1
         if at == limit and (_number(pidfd), _number(above)) == (number, limit):  # so no number was another process's
             return number
     raise Lost(f"process {number} is none of the interpreter's")
@@ -301,7 +328,8 @@ def _number(pidfd: int) -> int:
     raise Lost("it has ended")
 
 
-def _parent(number: int) -> int:
+def parent_of(number: int) -> int:
+    """Return the pid of a process's parent; 0 if it has gone."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{number}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[1])  # proc_pid_stat(5)
     return 0

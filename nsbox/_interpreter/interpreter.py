@@ -22,7 +22,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
-from nsbox._interpreter.branch import BranchCommand, Ends, Lost, received
+from nsbox._interpreter.branch import LONGEST, BranchCommand, Ends, Lost, SilentError, parent_of, received
 from nsbox._interpreter.choice import OpenError, choose, cold
 from nsbox._interpreter.executable import death
 from nsbox._interpreter.mounts.stamps import Stamps
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _MOST_WORDS = 1 << 16  # bytes that are kept of what it prints before it is ready
 _MOMENT = 5.0  # seconds
+_SILENCE = 30.0  # until an interpreter that doesn't report an end is given up
+_PAUSE = 1000  # milliseconds until the next look at an interpreter that does nothing
 _STAGES = ("core", "import", "setup", "threads", "version")
 
 
@@ -84,7 +86,7 @@ class Interpreter:
         self._parked: collections.deque[BranchCommand] = collections.deque()
         self._users = 0
         self._is_retired = self._is_closed = self._is_short = False
-        self._numbers = 0
+        self._numbers = self._pid = 0
         self._fate = ""
         self._words = bytearray()
         choice = choose(policy, prepared, wish)
@@ -246,6 +248,7 @@ class Interpreter:
             raise Lost("it has ended") from None
         if self._is_stale:
             raise Lost("files that the policy hides or protects were replaced")
+        self._pid = self._pid or parent_of(branch.pid)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at its end."""
@@ -305,6 +308,7 @@ class Interpreter:
 
     def _asked(self) -> BranchCommand:
         branch = BranchCommand()
+        branch.on_wait = self.is_stopped
         try:
             self._numbers += 1
             message = {"branch": self._numbers}
@@ -330,15 +334,50 @@ class Interpreter:
         poller = select.poll()
         poller.register(self._control, select.POLLOUT)
         poller.register(self._ended.fileno(), select.POLLIN)
-        while True:
+        for _ in range(LONGEST // _PAUSE):
             try:
                 self._control.sendmsg([data], rights, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
                 return
             except BlockingIOError:
-                if self._ended.fileno() in dict(poller.poll()):
+                ready = dict(poller.poll(_PAUSE))
+                if self._ended.fileno() in ready:
                     raise Lost("the interpreter has ended") from None
+                if not ready and self.is_stopped():
+                    break
             except (BrokenPipeError, ConnectionResetError):
                 raise Lost("the interpreter has ended") from None
+        how = "is stopped (SIGSTOP)" if self.is_stopped() else f"read nothing for {LONGEST // 1000} seconds"
+        self.give_up(f"the interpreter {how}")
+        raise SilentError(self._fate)
+
+    def is_stopped(self) -> bool:
+        """Return whether a signal has stopped it, so that it does nothing."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] == b"T"  # proc_pid_stat(5)
+        except OSError:
+            return False
+
+    def give_up(self, why: str) -> None:
+        """Kill it, since it does nothing; all of its branches end, and the next one is another interpreter's."""
+        with self._lock:
+            if self._is_closed or self._process is None:
+                return
+            self._fate, self._is_stale = self._fate or why, True
+            self._process.kill()
+
+    def look(self, branch: BranchCommand) -> None:
+        """Look at a branch whose end isn't known: the interpreter must report it soon after its process has exited."""
+        self.glance()
+        if not branch.has_exited():
+            return
+        now = time.monotonic()
+        branch.exited_at = branch.exited_at or now
+        silence = now - branch.exited_at
+        if silence >= _MOMENT and self.is_stopped():
+            self.give_up("the interpreter is stopped (SIGSTOP), and can't report how the code ended")
+        elif silence >= _SILENCE:
+            self.give_up(f"the interpreter didn't report for {seconds_phrase(_SILENCE)} how the code ended")
 
     def give_back(self) -> None:
         """Say that a branch from take() has ended."""
