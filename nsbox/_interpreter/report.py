@@ -70,7 +70,7 @@ def hidden(steps: Sequence[ops.Op], regions: Mapping[str, bool]) -> Iterator[ops
 
 
 def _empty(dest: str, *, is_file: bool) -> ops.Op:
-    return ops.RoBind("/dev/null", dest) if is_file else ops.Tmpfs(dest, size=_SIZE)
+    return ops.BindData(dest, b"", read_only=True) if is_file else ops.Tmpfs(dest, size=_SIZE)
 
 
 def report(policy: Policy, prepared: Prepared, regions: Mapping[str, bool], program: str, timeout: float) -> Report:
