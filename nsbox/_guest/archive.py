@@ -19,7 +19,7 @@ def boot_text() -> str:
 
 def report_text() -> str:
     """Return what an interpreter gets by its option -c to say what it is made of."""
-    return _text("report.py")
+    return _text("environment/report.py")
 
 
 def _text(name: str) -> str:

@@ -18,6 +18,7 @@ from nsbox._base.paths import is_below
 from nsbox._interpreter.executable import executable
 from nsbox._interpreter.places import Places
 from nsbox._interpreter.report import report
+from nsbox._interpreter.warm import possible
 from nsbox._lookup.host import host_for
 from nsbox._spawn.prepare import prepare
 from nsbox._tools.view import view
@@ -67,6 +68,7 @@ class OpenError(InterpreterError):
 
 def choose(policy: Policy, prepared: Prepared, wish: Wish) -> Choice:
     """Return what is started for a policy. Raises InterpreterError, and what starting a command raises."""
+    possible(policy, prepared.plan)
     chosen = executable(policy, wish.python)
     if policy.base == "host":  # its commands can make namespaces themselves, and nothing keeps files from them
         return Choice(chosen, "")

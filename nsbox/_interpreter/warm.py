@@ -85,6 +85,14 @@ def _check_root(policy: Policy, plan: Plan) -> None:
         raise UnavailableError(Reason(what, _REMEDY))
 
 
+def possible(policy: Policy, plan: Plan) -> None:
+    """Raise UnavailableError, with the reason, if there can be no interpreter for a policy."""
+    check(plan)
+    _check_root(policy, plan)
+    if not plan.kill_on_exit:
+        raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
+
+
 def _programs(policy: Policy, plan: Plan) -> tuple[Program, ...]:
     other = nested(policy)
     programs = _backends.compile_policy(other, host_for(other)).programs
@@ -103,10 +111,7 @@ def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -
     overlaid: what becomes of the plan if branches get overlays; None: they get none.
     """
     plan = prepared.plan
-    check(plan)
-    _check_root(policy, plan)
-    if not plan.kill_on_exit:
-        raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
+    possible(policy, plan)
     made = plans(prepared.plan, prepared.ops, _programs(policy, plan), overlaid)
     request = request_for(made.interpreter, made.steps)
     identity = made.branch.identity
