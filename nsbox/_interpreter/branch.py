@@ -123,7 +123,7 @@ class BranchCommand:
         self.status: int | None = None
         self.is_lost = False
         self.used: Used | None = None
-        self.on_look: Callable[[], object] = bool  # called when a look shows that it goes on
+        self.on_look: Callable[[BranchCommand], object] = bool  # called with it when a look shows that it goes on
         self.on_wait: Callable[[], bool] = bool  # called while it doesn't begin: whether the interpreter is stopped
         self.exited_at: float | None = None  # see Interpreter.look()
 
@@ -218,7 +218,7 @@ class BranchCommand:
         with self._lock:
             if self.status is not None or self._read():
                 return True
-        self.on_look()
+        self.on_look(self)
         return False
 
     def _read(self) -> bool:

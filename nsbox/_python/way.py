@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from functools import partial
 from types import SimpleNamespace
 
 from nsbox._base.errors import SetupError
@@ -85,7 +84,7 @@ class BranchPopen(Popen["Any"]):
 
     def _await_command(self) -> None:
         while not self._session_command.ends_within(self._slice()):
-            self._session_command.on_look()
+            self._session_command.on_look(self._session_command)
             self._go_on()
 
     def _give_up(self, pidfd: Owner, is_ours: bool) -> None:
@@ -196,7 +195,7 @@ class BranchWay(Way):
                     branch.end()
                 interpreter.give_back()
 
-            result.on_end, branch.on_look = on_end, partial(interpreter.look, branch)
+            result.on_end, branch.on_look = on_end, interpreter.look
             is_given = True
             return result
         finally:

@@ -38,6 +38,11 @@ HAS_OWN_CUSTOM = HAS_OWN is not None and str(HAS_OWN.origin).startswith(os.path.
 NOTHING, POWER = [False, False], [True, True]
 
 
+ORDINARY = pytest.mark.skipif(
+    os.getuid() == 0, reason="with layers, root's commands have no other id, so there is no interpreter"
+)
+
+
 def poison(workspace: Path) -> str:
     return POISON.replace("NOTES", str(workspace / "notes"))
 
@@ -188,6 +193,7 @@ def test_the_interpreter_itself(workspace: Path) -> None:
     assert str(program) in str(found.value) and "read=" in str(found.value) and "python=" in str(found.value)
 
 
+@ORDINARY
 def test_its_library(workspace: Path) -> None:
     """The same if commands can write to the standard library; a part of it is enough."""
     library = os.path.dirname(os.__file__)
@@ -199,9 +205,7 @@ def test_its_library(workspace: Path) -> None:
             box.python(python=BASE).run("1")
 
 
-@pytest.mark.skipif(
-    os.getuid() == 0, reason="with layers, root's commands have no other id, so there is no interpreter"
-)
+@ORDINARY
 def test_another_name(workspace: Path, tmp_path: Path) -> None:
     """Commands may see a directory twice: read-only under the name that counts, and writable under another."""
     venv = tmp_path / "venv"
@@ -291,6 +295,7 @@ def test_a_name_in_path(workspace: Path) -> None:
     assert notes(workspace) == []
 
 
+@ORDINARY
 def test_everything_is_writable() -> None:
     """With layers, what Bind shows is writable. If that is everything, there is no interpreter to trust."""
     with Sandbox(Policy.layers(Bind("/", "/"))) as box, pytest.raises(InterpreterError, match="commands can write"):
