@@ -17,7 +17,7 @@ import weakref
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._interpreter.executable import check_python
+from nsbox._interpreter.choice.executable import check_python
 from nsbox._interpreter.program import Wish
 from nsbox._interpreter.supply import Supply
 from nsbox._lookup.host import host_for
@@ -118,6 +118,16 @@ class Python:
     def is_warm(self) -> bool:
         """Whether there is an interpreter now."""
         return self._supply.current is not None
+
+    @property
+    def why_cold(self) -> str:
+        """Why each run does the imports and the setup itself; "" if the interpreter has done them, or isn't warm yet.
+
+        The interpreter runs no code from where the policy's commands can write. If they can write to its packages, as
+        in a virtual environment in the workspace, each run loads these itself, without any rights. That is slower.
+        """
+        current = self._supply.current
+        return "" if current is None else current.choice.why_cold
 
     @property
     def version(self) -> tuple[int, int, int]:
