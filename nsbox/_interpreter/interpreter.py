@@ -24,8 +24,8 @@ from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
 from nsbox._interpreter.branch import LONGEST, BranchCommand, Ends, Lost, SilentError, received
 from nsbox._interpreter.choice.choice import OpenError, choose, cold
-from nsbox._interpreter.descent import GoneError, parent_of, pid_of
 from nsbox._interpreter.choice.executable import death
+from nsbox._interpreter.descent import GoneError, parent_of, pid_of
 from nsbox._interpreter.mounts.stamps import Stamps
 from nsbox._interpreter.program import files
 from nsbox._interpreter.warm import Made, warm

@@ -26,8 +26,8 @@ from nsbox._tools.view import view
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsbox._interpreter.program import Wish
     from nsbox._interpreter.choice.report import Report
+    from nsbox._interpreter.program import Wish
     from nsbox._policy.policy import Policy
     from nsbox._spawn.prepare import Prepared
 
