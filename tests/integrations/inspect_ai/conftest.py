@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "filterwarnings", "ignore:Unclosed <MemoryObject:ResourceWarning"
     )  # Inspect's own, as the next
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning")
+
+
+def pytest_sessionfinish() -> None:
+    """Let Inspect's own streams go, where nothing makes an error of their warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -287,6 +287,13 @@ eval(Task(dataset=[Sample(input="x")], solver=wait(), sandbox="nsbox"), model="m
 """
 
 
+def _sleeps(process: psutil.Process) -> bool:
+    try:
+        return process.cmdline() == ["sleep", "6543"]
+    except psutil.Error:  # it has just ended
+        return False
+
+
 @pytest.mark.timeout(600)
 def test_killed_program(tmp_path: Path) -> None:
     """When the whole program is killed, its commands end; `inspect sandbox cleanup nsbox` removes its directories."""
@@ -296,11 +303,12 @@ def test_killed_program(tmp_path: Path) -> None:
     temporary.mkdir(0o755)
     environ = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen([sys.executable, "-P", str(script), str(tmp_path / "logs")], env=environ) as program:
-        while not [one for one in psutil.Process(program.pid).children(recursive=True) if "6543" in one.cmdline()]:
-            assert program.poll() is None
-            time.sleep(0.1)
-        children = psutil.Process(program.pid).children(recursive=True)
-        program.send_signal(signal.SIGKILL)
+        try:
+            while not any(map(_sleeps, children := psutil.Process(program.pid).children(recursive=True))):
+                assert program.poll() is None
+                time.sleep(0.1)
+        finally:
+            program.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
     assert list(temporary.glob("work-*"))
