@@ -19,6 +19,7 @@ import select
 import struct
 import termios
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nsbox._network.log import NetworkRecord
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _END = re.compile(r"printf '(\w+) %s\\n' \$\?\n")
 _EXIT = "exit\n"  # what the driver writes to end the shell
 _PIECE = 1 << 16  # bytes that one read returns, and characters of the longest line that is passed on as one
+_MARKER = 256  # characters, among them a whole marker, that a piece of a line leaves to the next one
 _TAIL = 1 << 16  # characters of each stream that are kept, to find out why a command failed
 _PATIENCE = 5.0  # seconds that stdout waits for stderr's reader
 _HINTS = 5  # lines that may follow a command's output, and for which room is kept
@@ -254,7 +256,8 @@ class Output(io.TextIOBase):
         self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         self._poller = select.poll()
         self._poller.register(pipe.fileno(), select.POLLIN)
-        self._text = ""
+        self._text = ""  # what has come after the last newline
+        self._lines: deque[str] = deque()
         self._ready: list[str] = []
         self.count, self.tail, self.is_over = 0, "", False
 
@@ -284,15 +287,18 @@ class Output(io.TextIOBase):
 
     def _next(self) -> str:
         """Return the next line, with its newline, or a piece of a long one; "" at the end."""
-        while "\n" not in self._text and len(self._text) < _PIECE:
-            if self.is_over:
-                break
+        while not self._lines and not self.is_over:
             self._read()
-        line, newline, rest = self._text.partition("\n")
-        if len(line) > _PIECE or not newline:
-            line, newline, rest = self._text[:_PIECE], "", self._text[_PIECE:]
-        self._text = rest
-        return line + newline
+            head, newline, self._text = self._text.rpartition("\n")
+            if newline:
+                self._lines.extend(f"{line}\n" for line in head.split("\n"))
+            if len(self._text) >= _PIECE:
+                self._lines.append(self._text[:-_MARKER])
+                self._text = self._text[-_MARKER:]
+        if self._lines:
+            return self._lines.popleft()
+        rest, self._text = self._text, ""
+        return rest
 
     def _read(self) -> None:
         self._poller.poll()

@@ -131,6 +131,14 @@ def test_floods(workspace: Path) -> None:
     assert found[2].content == "\ufffd\n" and found[3].content == "fine\n"
 
 
+@pytest.mark.parametrize("size", range(65_480, 65_560, 16))
+def test_markers_after_long_lines(workspace: Path, size: int) -> None:
+    """The end of a command is found wherever it lies in what one read returns."""
+    line = f"head -c {size} /dev/zero | tr '\\0' x"
+    (message,) = answers(SandboxExecutionPolicy(command_timeout=60), workspace, line)
+    assert message.content == "x" * size and message.artifact["exit_code"] == 0
+
+
 @_untidy
 def test_same_as_host(workspace: Path) -> None:
     """Where nothing is refused, the model sees what LangChain's own policy would show."""
