@@ -24,6 +24,7 @@ from nsbox.integrations.ray import SandboxBackend
 ENV = {
     "RAY_AUTH_MODE": "disabled",  # otherwise a token is written to the home directory
     "RAY_raylet_start_wait_time_s": "300",
+    "RAY_agent_register_timeout_ms": "300000",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
