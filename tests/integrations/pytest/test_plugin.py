@@ -33,7 +33,7 @@ def run(project: Path) -> Run:
         (project / "test_it.py").write_text(f"import os, pathlib, pytest, sys, warnings\n{code}")
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:random_order", *args],
+            [sys.executable, "-m", "pytest", "-p", "no:random_order", f"--basetemp={project.parent / 'base'}", *args],
             cwd=project,
             capture_output=True,
             text=True,
