@@ -48,6 +48,8 @@ class Outside:
         self._policies: dict[pytest.Item, Policy] = {}
         for item in session.items:
             mark = item.get_closest_marker("nsbox")
+            if mark is not None and not mark.kwargs and not mark.args and "nsbox" in getattr(config, "workerinput", ()):
+                continue  # it is in a sandbox: its worker's
             if mark is not None or config.option.nsbox:
                 self._policies[item] = self._wished(item, mark)
         self._items = session.items
