@@ -35,7 +35,7 @@ def main(place: Path) -> dict[str, Any]:
     seen["exec"] = ray.get(actors[1].exec.remote("cat", ["other", "file"])).returncode
     try:
         ray.get(actors[1].run.remote("1", timeout="x"))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         seen["bad input"] = str(error)
     seen["killed"] = killed(actors[1], place / "b")
     seen["unavailable"] = unavailable(policies[0].with_(backend="seatbelt"))
