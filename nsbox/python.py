@@ -120,6 +120,16 @@ class Python:
         return self._supply.current is not None
 
     @property
+    def why_cold(self) -> str:
+        """Why each run does the imports and the setup itself; "" if the interpreter has done them, or isn't warm yet.
+
+        The interpreter runs no code from where the policy's commands can write. If they can write to its packages, as
+        in a virtual environment in the workspace, each run loads these itself, without any rights. That is slower.
+        """
+        current = self._supply.current
+        return "" if current is None else current.choice.why_cold
+
+    @property
     def version(self) -> tuple[int, int, int]:
         """The version of the interpreter, such as (3, 11, 2). Starts it, as `executable` does."""
         return self._interpreter().facts.version

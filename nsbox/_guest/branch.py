@@ -23,6 +23,7 @@ from . import interrupts, start
 from .channel import Channel, LostError, encode
 from .children import Forks, rights
 from .ending import Ending
+from .environment.prelude import Prelude
 from .results.functions import Functions
 from .results.reply import Runs, encoded
 
@@ -98,14 +99,18 @@ def _formatted(error: BaseException) -> str:
 class Branch:
     """What runs in a branch, for good."""
 
-    def __init__(self, line: Channel, runs: Runs, rehearsal: Runs, forks: Forks) -> None:
+    def __init__(
+        self, line: Channel, runs: Runs, rehearsal: Runs, forks: Forks, prelude: Prelude | None = None
+    ) -> None:
         """Take the line; nothing is done yet.
 
         runs: run the code, in the module __main__.
         rehearsal: runs a piece of code for nothing.
         forks: makes forks of a kernel, and watches them.
+        prelude: what is still to be done before the first code.
         """
         self._line = line
+        self._prelude = prelude
         self._runs, self._rehearsal = runs, rehearsal
         runs.take()
         self._ending = Ending(runs.execution.namespace)
@@ -173,6 +178,11 @@ class Branch:
             interrupts.renew()
         stdin = start.replaced_stdin(self._line) if frame.get("stdin") else None
         self._functions.begin(self._line, frame)
+        if self._prelude is not None:
+            if self._runs.begin(self._prelude):
+                self._prelude = None
+            if _getpid() != self._runs.pid:  # what was done has forked
+                self._leave(0)
         reply, error = self._runs.run(frame)
         self._functions.end()
         if stdin is not None:

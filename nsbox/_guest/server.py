@@ -11,7 +11,6 @@ import builtins
 import gc
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -24,7 +23,8 @@ from .branch import Branch, rehearse
 from .channel import Channel, high, received
 from .children import Children, Forks, other_threads, seqpacket, tell
 from .core import MOST_MOUNTS, Core, CoreError, fork_far
-from .execution import lines_of
+from .environment.guard import Guard
+from .environment.prelude import Prelude
 from .results.displays import Displays, Pyplot
 from .results.exceptions import record
 from .results.reply import Runs
@@ -32,9 +32,7 @@ from .start import builtin_input, remember_environment
 
 _LONGEST = 1 << 16
 _MOST_FDS = 3 + MOST_MOUNTS
-_IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*( as [^\W\d]\w*)?")
 _ESCAPED = "surrogateescape"
-_linecache = sys.modules["linecache"]
 
 
 class StageError(Exception):
@@ -72,7 +70,8 @@ def serve(config: dict[str, Any], began: float) -> NoReturn:
         raise SystemExit(1) from None
     seconds = round(time.monotonic() - began, 6)
     fds = [] if core is None else [core.lifeline_fd]
-    tell(control, {"ready": True, **_description(), "seconds": seconds}, fds)
+    executable = config.get("executable") or sys.executable
+    tell(control, {"ready": True, **_description(), "executable": executable, "seconds": seconds}, fds)
     server.run()
     raise SystemExit(0)
 
@@ -81,7 +80,6 @@ def _description() -> dict[str, Any]:
     return {
         "version": list(sys.version_info[:3]),
         "implementation": sys.implementation.name,
-        "executable": sys.executable,
         "prefix": sys.prefix,
     }
 
@@ -149,6 +147,7 @@ class Server:
         self._displays = Displays()
         self._runs: Runs  # of the branches, like the next
         self._rehearsal: Runs
+        self._prelude: Prelude | None = None  # that each branch makes itself
         self._main = ModuleType("__main__")
         vars(self._main)["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
@@ -170,10 +169,11 @@ class Server:
         _adapt_streams()
         vars(builtins).update(display=self._displays.display, input=builtin_input)
         sys.meta_path.insert(0, Pyplot(self._displays.show))
-        for name in config.get("imports") or ():
-            self._import(name)
-        if config.get("setup"):
-            self._execute("setup", "setup", config["setup"])
+        prelude = Prelude(config, vars(self._main))
+        if config.get("cold"):
+            self._prelude = prelude
+        else:
+            _begin(prelude, Guard(config.get("regions") or ()))
         _check_threads()
         interrupts.hold(True)  # a branch lets it come
         for stream in (sys.stdout, sys.stderr):
@@ -183,20 +183,6 @@ class Server:
         rehearse(self._rehearsal, 20)
         gc.collect()
         gc.freeze()
-
-    def _import(self, name: str) -> None:
-        if not _IMPORT.fullmatch(name):
-            raise StageError("import", name, "ValueError", "an import is a module's name, or `NAME as OTHER`")
-        self._execute("import", name, f"import {name}")
-
-    def _execute(self, stage: str, what: str, source: str) -> None:
-        name = f"<{stage}>"
-        lines = lines_of(source)
-        vars(_linecache)["cache"][name] = len(source), None, lines, name
-        _, error = interrupts.call(lambda: exec(compile(source, name, "exec", 0, True), vars(self._main)))
-        if error is not None:
-            told = record(error, {name: lines})
-            raise StageError(stage, what, told["type"], told["message"], told["traceback"])
 
     # ---- branches ---------------------------------------------------------------------------------------------------
 
@@ -298,7 +284,7 @@ class Server:
                 hold[0].close()
                 _hand_over_mounts(hold[1])
             forks = Forks(core.fork if core is not None else os.setsid)
-            Branch(Channel(line), self._runs, self._rehearsal, forks).serve()
+            Branch(Channel(line), self._runs, self._rehearsal, forks, self._prelude).serve()
         finally:
             os._exit(70)
 
@@ -318,6 +304,20 @@ def _hand_over_mounts(hold: socket.socket) -> None:
                 os.close(namespace)
         except OSError:  # the policy may hide it; then the run takes longer
             pass
+
+
+def _begin(prelude: Prelude, guard: Guard) -> None:
+    """Do what happens before code; raises StageError. Nothing is loaded that commands can write to."""
+    guard.install()
+    try:
+        failure = prelude.failure()
+    finally:
+        guard.remove()
+    if guard.found:
+        raise StageError("open", guard.found, "", "")
+    if failure is not None:
+        told = record(failure.error, failure.sources)
+        raise StageError(failure.stage, failure.what, told["type"], told["message"], told["traceback"])
 
 
 def _check_threads() -> None:

@@ -20,7 +20,7 @@ from itertools import chain
 from nsbox._base.descriptors import from_3_up
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.owners import own_received
+from nsbox._base.owners import opened, own_received
 from nsbox._base.stdlib import RLock
 from nsbox._core.command import Used
 from nsbox._interpreter.descent import GoneError, pids_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nsbox._relay.relay import Line
 
 LONGEST = 60_000  # milliseconds until a branch exists: the machine may be very busy
+_LOOK = 1000  # milliseconds until the next look at an interpreter that does nothing
 _NOT_KNOWN = 255 << 8  # a wait status that stands for one that isn't known
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
 _Socket = _socket.socket
@@ -41,6 +42,10 @@ _Socket = _socket.socket
 
 class Lost(Exception):
     """A branch has ended, or never came to be, before it got any code. Another one can run that."""
+
+
+class SilentError(Lost):
+    """The interpreter does nothing. It is of no more use."""
 
 
 class Failed(Exception):
@@ -120,7 +125,9 @@ class BranchCommand:
         self.status: int | None = None
         self.is_lost = False
         self.used: Used | None = None
-        self.on_look: Callable[[], object] = bool  # called when a look shows that it goes on
+        self.on_look: Callable[[BranchCommand], object] = bool  # called with it when a look shows that it goes on
+        self.on_wait: Callable[[], bool] = bool  # called while it doesn't begin: whether the interpreter is stopped
+        self.exited_at: float | None = None  # see Interpreter.look()
 
     # ---- its start
 
@@ -175,9 +182,16 @@ class BranchCommand:
         poller = select.poll()
         poller.register(self._told, select.POLLIN)
         poller.register(interpreter, select.POLLIN)
-        ready = dict(poller.poll(LONGEST))
+        for _ in range(LONGEST // _LOOK):
+            ready = dict(poller.poll(_LOOK))
+            if ready:
+                break
+            if self.on_wait():
+                raise SilentError("the interpreter is stopped (SIGSTOP)")
+        else:
+            raise SilentError(f"the interpreter made no branch within {LONGEST // 1000} seconds")
         if self._told.fileno() not in ready:
-            raise Lost("the interpreter has ended" if ready else f"it didn't begin within {LONGEST // 1000} seconds")
+            raise Lost("the interpreter has ended")
 
     def go(self, message: Mapping[str, object], fds: Sequence[int]) -> bytes:
         """Let it begin, without code so far; return what its line couldn't take yet.
@@ -228,7 +242,7 @@ class BranchCommand:
         with self._lock:
             if self.status is not None or self._read():
                 return True
-        self.on_look()
+        self.on_look(self)
         return False
 
     def _read(self) -> bool:
@@ -253,8 +267,21 @@ class BranchCommand:
         poller.register(self._told, select.POLLIN)
         return bool(poller.poll(1000 * seconds))
 
+    def has_exited(self) -> bool:
+        """Return whether its process is no more; the interpreter may still have to report that."""
+        with self._lock:
+            if self.status is not None or not self.owners:
+                return False
+            poller = select.poll()
+            poller.register(self.owners[0].fileno(), select.POLLIN)
+            return bool(poller.poll(0))
+
+    def pidfd(self) -> Owner:
+        """Return a copy of its pidfd. Raises OSError."""
+        return opened(os.dup, self.owners[0].fileno())
+
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when it has ended."""
+        """Return a descriptor that becomes readable when its end is reported."""
         return self._told.fileno()
 
     def signal(self, number: int) -> None:

@@ -53,7 +53,7 @@ def pids_of(pidfds: Iterable[int], above: int) -> list[int]:
 
 def _is_below(number: int, limit: int) -> bool:
     for _ in range(_DEEPEST):
-        number = _parent(number)
+        number = parent_of(number)
         if number == limit:
             return True
         if number <= 1:
@@ -75,7 +75,7 @@ def _look(pidfd: int) -> tuple[int, int]:
         if error.errno not in _LACKING:
             raise GoneError("it has ended") from None
         number = _number(pidfd)
-        parent = _parent(number)
+        parent = parent_of(number)
         if _number(pidfd) != number:  # it raises if it has ended: then the parent was another process's
             raise GoneError("it has ended") from None
     return number, parent
@@ -90,7 +90,8 @@ def _number(pidfd: int) -> int:
     raise GoneError("it has ended")
 
 
-def _parent(number: int) -> int:
+def parent_of(number: int) -> int:
+    """Return the pid of a process's parent; 0 if it has gone."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{number}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[1])  # proc_pid_stat(5)
     return 0

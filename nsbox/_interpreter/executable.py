@@ -80,3 +80,10 @@ def _check(seen: View, path: str, what: str) -> None:
     if problem is not None:
         remedy = "python= chooses another interpreter, and read= of the policy shows more of this machine"
         raise InterpreterError("start", path, f"{what} {problem}; {remedy}")
+
+
+def death(program: str, how: str, words: str) -> InterpreterError:
+    """Return the error for an interpreter that has ended without a word of its own. words: what it has printed."""
+    if "nsbox: Python" in words or "unknown option" in words.lower():
+        how = f"it isn't Python {OLDEST} or later; {how}"
+    return InterpreterError("start", program, how, words)

@@ -22,34 +22,34 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
-from nsbox._interpreter.branch import BranchCommand, Ends, Lost, received
-from nsbox._interpreter.descent import GoneError, pid_of
-from nsbox._interpreter.executable import OLDEST, executable
+from nsbox._interpreter.branch import LONGEST, BranchCommand, Ends, Lost, SilentError, received
+from nsbox._interpreter.choice import OpenError, choose, cold
+from nsbox._interpreter.descent import GoneError, parent_of, pid_of
+from nsbox._interpreter.executable import death
 from nsbox._interpreter.mounts.stamps import Stamps
 from nsbox._interpreter.program import files
-from nsbox._interpreter.warm import warm
+from nsbox._interpreter.warm import Made, warm
 from nsbox._interpreter.wire import WireError, encode, plain
 from nsbox._lookup.host import host_for
 from nsbox._popen.popen import Popen
-from nsbox._spawn.start import spawn
-from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from nsbox._base.owners import Owner
-    from nsbox._core.command import Result
+    from nsbox._interpreter.choice import Choice
     from nsbox._interpreter.mounts.layers import Layers
     from nsbox._interpreter.mounts.overlay import Overlaid
     from nsbox._interpreter.program import Wish
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
-    from nsbox._spawn.start import Start
 
 _MOST_WORDS = 1 << 16  # bytes that are kept of what it prints before it is ready
 _MOMENT = 5.0  # seconds
+_SILENCE = 30.0  # until an interpreter that doesn't report an end is given up
+_PAUSE = 1000  # milliseconds until the next look at an interpreter that does nothing
 _STAGES = ("core", "import", "setup", "threads", "version")
 
 
@@ -64,27 +64,6 @@ class Facts(Frozen):
     seconds: float
 
 
-class _WarmWay(Way):
-    """Starts an interpreter in the sandbox that lets it make branches."""
-
-    def __init__(self, policy: Policy, prepared: Prepared) -> None:
-        super().__init__(policy)
-        self._prepared = prepared
-
-    def spawn(self, start: Start) -> Result:
-        result = spawn(start.by(self._prepared))
-        result.plan = self._prepared.plan
-        return result
-
-
-class _Warm(Keeper):
-    def __init__(self, way: Way) -> None:
-        self._way = way
-
-    def way(self) -> Way:
-        return self._way
-
-
 class Interpreter:
     """One warm interpreter, with branches that it has made ahead. Threads may share it.
 
@@ -93,10 +72,13 @@ class Interpreter:
 
     _stamps: Stamps | None = None
 
-    def __init__(self, policy: Policy, prepared: Prepared, wish: Wish, relay: Relay | None = None) -> None:
+    def __init__(
+        self, policy: Policy, prepared: Prepared, wish: Wish, relay: Relay | None = None, why_cold: str = ""
+    ) -> None:
         """Start it, and wait until it is ready. Raises InterpreterError, and what starting a command raises.
 
         relay: for branches with a network list; None: there is no list.
+        why_cold: why its branches do all imports and the setup themselves, if that is known already.
         """
         self.policy, self.prepared, self._wish, self._relay = policy, prepared, wish, relay
         self._layers: Layers | None = None  # what branches get overlays of
@@ -105,10 +87,12 @@ class Interpreter:
         self._parked: collections.deque[BranchCommand] = collections.deque()
         self._users = 0
         self._is_retired = self._is_closed = self._is_short = False
-        self._numbers = 0
+        self._numbers = self._pid = 0
         self._fate = ""
         self._words = bytearray()
-        self.program = executable(policy, wish.python)
+        choice = choose(policy, prepared, wish)
+        self.choice = cold(choice, why_cold) if why_cold and not choice.why_cold else choice
+        self.program = self.choice.program
         self._process: Popen[bytes] | None = None
         self._ends = Ends(_socket.SOCK_SEQPACKET)
         (self._control,) = self._ends.ours
@@ -131,11 +115,11 @@ class Interpreter:
         self._stamps = Stamps(made.prepared.ops, () if overlaid is None else overlaid.places)
         owners: list[Owner] = []
         try:
-            cwd = self.policy.workdir or "/"
-            config, fds = files(self._wish, theirs.fileno(), made.blob, made.pointers, cwd, owners)
-            argv = [self.program, "-I", "-c", boot_text(), str(config)]
+            place = {"cwd": self.policy.workdir or "/", **_words(self.choice)}
+            config, fds = files(self._wish, theirs.fileno(), made.blob, made.pointers, place, owners)
+            argv = [self.program, "-I", "-S", "-c", boot_text(), str(config)]
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "bufsize": 0}
-            keeper: Any = _Warm(_WarmWay(self.policy, made.prepared))
+            keeper: Any = Made(self.policy, made.prepared)
             return Popen(argv, policy=keeper, pass_fds=fds, stderr=subprocess.STDOUT, **streams)
         except OSError as error:
             if isinstance(error, NsboxError) or error.filename is None:
@@ -231,11 +215,7 @@ class Interpreter:
 
     def _death(self) -> InterpreterError:
         """Return the error for an interpreter that has ended without a word."""
-        words = self._said()
-        how = self.fate()
-        if "nsbox: Python" in words or "unknown option" in words.lower():
-            how = f"it isn't Python {OLDEST} or later; {how}"
-        return InterpreterError("start", self.program, how, words)
+        return death(self.program, self.fate(), self._said())
 
     def fate(self) -> str:
         """Return how it has ended, as a text; "" if it goes on. Its first process ends a moment after it."""
@@ -278,6 +258,7 @@ class Interpreter:
             raise Lost("it has ended") from None
         if self._is_stale:
             raise Lost("files that the policy hides or protects were replaced")
+        self._pid = self._pid or parent_of(branch.pid)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at its end."""
@@ -337,6 +318,7 @@ class Interpreter:
 
     def _asked(self) -> BranchCommand:
         branch = BranchCommand()
+        branch.on_wait = self.is_stopped
         try:
             self._numbers += 1
             message = {"branch": self._numbers}
@@ -362,15 +344,50 @@ class Interpreter:
         poller = select.poll()
         poller.register(self._control, select.POLLOUT)
         poller.register(self._ended.fileno(), select.POLLIN)
-        while True:
+        for _ in range(LONGEST // _PAUSE):
             try:
                 self._control.sendmsg([data], rights, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
                 return
             except BlockingIOError:
-                if self._ended.fileno() in dict(poller.poll()):
+                ready = dict(poller.poll(_PAUSE))
+                if self._ended.fileno() in ready:
                     raise Lost("the interpreter has ended") from None
+                if not ready and self.is_stopped():
+                    break
             except (BrokenPipeError, ConnectionResetError):
                 raise Lost("the interpreter has ended") from None
+        how = "is stopped (SIGSTOP)" if self.is_stopped() else f"read nothing for {LONGEST // 1000} seconds"
+        self.give_up(f"the interpreter {how}")
+        raise SilentError(self._fate)
+
+    def is_stopped(self) -> bool:
+        """Return whether a signal has stopped it, so that it does nothing."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] == b"T"  # proc_pid_stat(5)
+        except OSError:
+            return False
+
+    def give_up(self, why: str) -> None:
+        """Kill it, since it does nothing; all of its branches end, and the next one is another interpreter's."""
+        with self._lock:
+            if self._is_closed or self._process is None:
+                return
+            self._fate, self._is_stale = self._fate or why, True
+            self._process.kill()
+
+    def look(self, branch: BranchCommand) -> None:
+        """Look at a branch whose end isn't known: the interpreter must report it soon after its process has exited."""
+        self.glance()
+        if not branch.has_exited():
+            return
+        now = time.monotonic()
+        branch.exited_at = branch.exited_at or now
+        silence = now - branch.exited_at
+        if silence >= _MOMENT and self.is_stopped():
+            self.give_up("the interpreter is stopped (SIGSTOP), and can't report how the code ended")
+        elif silence >= _SILENCE:
+            self.give_up(f"the interpreter didn't report for {seconds_phrase(_SILENCE)} how the code ended")
 
     def give_back(self) -> None:
         """Say that a branch from take() has ended."""
@@ -438,7 +455,15 @@ def _failure(row: dict[str, Any]) -> InterpreterError:
     """Return the error for what an interpreter reports instead of being ready."""
     texts = [row.get(name) for name in ("stage", "what", "type", "message", "traceback")]
     stage, what, kind, message, traceback = (plain(text) if isinstance(text, str) else "" for text in texts)
+    if stage == "open":
+        return OpenError(what)
     problem = f"{kind}: {message}" if kind and message else kind or message
     if stage == "threads":
         problem = "threads are running, and a fork would lack them: imports and setup must not leave any running"
     return InterpreterError(stage if stage in _STAGES else "start", what[:1000], problem[:2000], traceback[-20_000:])
+
+
+def _words(choice: Choice) -> dict[str, object]:
+    """Return what the interpreter is told of itself."""
+    regions = [] if choice.why_cold else [list(region) for region in choice.regions]
+    return {"executable": choice.executable, "regions": regions, "cold": bool(choice.why_cold)}

@@ -13,7 +13,7 @@ from nsbox._guest.archive import archive
 from nsbox._interpreter.wire import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsbox._base.owners import Owner
 
@@ -39,9 +39,17 @@ class Wish(Frozen):
 
 
 def files(
-    wish: Wish, control: int, blob: bytes, relocations: Sequence[int], cwd: str, owners: list[Owner]
+    wish: Wish,
+    control: int,
+    blob: bytes,
+    relocations: Sequence[int],
+    place: Mapping[str, object],
+    owners: list[Owner],
 ) -> tuple[int, list[int]]:
-    """Make the files in memory; return the descriptor of the configuration, and all that the interpreter is to get."""
+    """Make the files in memory; return the descriptor of the configuration, and all that the interpreter is to get.
+
+    place: what else it is told: its directory, and its environment.
+    """
     fds = {"control": control}
     for name, content in (
         ("zip", archive()),
@@ -58,7 +66,7 @@ def files(
         "setup": wish.setup,
         "stock": wish.stock,
         "relocations": list(relocations),
-        "cwd": cwd,
+        **place,
         "uncontained": False,
     }
     own([sealed("nsbox-config", encode(message), _FOR_ALL, _WHOSE)], owners)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
+from nsbox._interpreter.choice import OpenError
 from nsbox._interpreter.interpreter import Interpreter
 
 if TYPE_CHECKING:
@@ -52,11 +51,20 @@ class Supply:
             return self._current
 
     def _made(self, policy: Policy, prepared: Prepared) -> Interpreter:
-        """Make one. If what the policy shows is replaced meanwhile, make another."""
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(StaleError):
-                return Interpreter(policy, prepared, self.wish, self._relay(prepared))
-        return Interpreter(policy, prepared, self.wish, self._relay(prepared))
+        """Make one. If what the policy shows is replaced meanwhile, make another.
+
+        If its imports or its setup come across a module that commands can write to, make one without them: its branches
+        do that.
+        """
+        why_cold = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                return Interpreter(policy, prepared, self.wish, self._relay(prepared), why_cold)
+            except StaleError:
+                continue
+            except OpenError as error:
+                why_cold = error.why
+        return Interpreter(policy, prepared, self.wish, self._relay(prepared), why_cold)
 
     def _relay(self, prepared: Prepared) -> Relay | None:
         network = prepared.plan.network

@@ -10,13 +10,17 @@ from nsbox._interpreter.plan import check, nested, plans
 from nsbox._layout.layout import may_be_kernel_root
 from nsbox._lookup.host import host_for
 from nsbox._seccomp.bpf import Program, Rule
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
+    from nsbox._core.command import Result
     from nsbox._interpreter.mounts.overlay import Overlaid
     from nsbox._plan.ops import Op
     from nsbox._plan.plan import Plan
     from nsbox._policy.policy import Policy
     from nsbox._spawn.prepare import Prepared
+    from nsbox._spawn.start import Start
 
 # A mount gives root's workspace to the ids that stand in for root. There the interpreter could give files capabilities,
 # which would count outside too. io_uring can make these calls as well.
@@ -31,6 +35,29 @@ _REMEDY = (
     "be another user, or use Policy.workspace() with ids='single', and files on ext4, xfs, btrfs or tmpfs instead of "
     "overlayfs: then root's commands have another id"
 )
+
+
+class _MadeWay(Way):
+    def __init__(self, policy: Policy, prepared: Prepared) -> None:
+        super().__init__(policy)
+        self._prepared = prepared
+
+    def spawn(self, start: Start) -> Result:
+        result = spawn(start.by(self._prepared))
+        result.plan = self._prepared.plan
+        return result
+
+
+class Made(Keeper):
+    """Starts commands by a plan that was made from a policy's own."""
+
+    def __init__(self, policy: Policy, prepared: Prepared) -> None:
+        """Hold both. prepared: the other plan."""
+        self._way = _MadeWay(policy, prepared)
+
+    def way(self) -> Way:
+        """Return how they are started."""
+        return self._way
 
 
 @frozen
@@ -58,6 +85,14 @@ def _check_root(policy: Policy, plan: Plan) -> None:
         raise UnavailableError(Reason(what, _REMEDY))
 
 
+def possible(policy: Policy, plan: Plan) -> None:
+    """Raise UnavailableError, with the reason, if there can be no interpreter for a policy."""
+    check(plan)
+    _check_root(policy, plan)
+    if not plan.kill_on_exit:
+        raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
+
+
 def _programs(policy: Policy, plan: Plan) -> tuple[Program, ...]:
     other = nested(policy)
     programs = _backends.compile_policy(other, host_for(other)).programs
@@ -76,10 +111,7 @@ def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -
     overlaid: what becomes of the plan if branches get overlays; None: they get none.
     """
     plan = prepared.plan
-    check(plan)
-    _check_root(policy, plan)
-    if not plan.kill_on_exit:
-        raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
+    possible(policy, plan)
     made = plans(prepared.plan, prepared.ops, _programs(policy, plan), overlaid)
     request = request_for(made.interpreter, made.steps)
     identity = made.branch.identity

@@ -12,7 +12,7 @@ from nsbox._base.owners import opened
 from nsbox._core import call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result
-from nsbox._interpreter.branch import BranchCommand, Failed, Lost
+from nsbox._interpreter.branch import BranchCommand, Failed, Lost, SilentError
 from nsbox._interpreter.plan import check
 from nsbox._kept.session import open_pipes
 from nsbox._lifetime.shutdown import is_finalizing
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nsbox._spawn.prepare import Prepared
     from nsbox._spawn.start import Start
 
+_LOOK = 1.0  # seconds until the next look at an interpreter that doesn't report an end
 _ATTEMPTS = 3  # to find a branch whose interpreter hasn't just ended
 
 
@@ -77,8 +78,13 @@ class BranchPopen(Popen["Any"]):
             return True
         return call.wait(self._init_pidfd, self._init_says if self._says_empty else -1, timeout_ms)
 
+    def _slice(self) -> float:
+        usual = super()._slice()
+        return min(usual, _LOOK) if self._raw_status is None and self._session_command.has_exited() else usual
+
     def _await_command(self) -> None:
         while not self._session_command.ends_within(self._slice()):
+            self._session_command.on_look(self._session_command)
             self._go_on()
 
     def _give_up(self, pidfd: Owner, is_ours: bool) -> None:
@@ -89,9 +95,12 @@ class BranchPopen(Popen["Any"]):
         if self._raw_status is not None:
             return super().watch()
         try:
-            ended = opened(os.dup, self._session_command.fileno())
-            return [ended], None if self._killed is None else self._killed.pause()
-        except OSError:  # no descriptor is free, or another thread is just collecting the end
+            branch, pause = self._session_command, None if self._killed is None else self._killed.pause()
+            ended = [opened(os.dup, branch.fileno())]
+            if branch.has_exited():
+                return ended, _LOOK if pause is None else min(pause, _LOOK)
+            return [*ended, branch.pidfd()], pause
+        except (OSError, IndexError):  # no descriptor is free, or another thread is just collecting the end
             return [], 0.001
 
     def send_signal(self, sig: int, *, _is_late: Any = is_finalizing) -> None:
@@ -155,6 +164,8 @@ class BranchWay(Way):
                 return self._begun(branch, interpreter, start)
             except Lost as error:
                 problem = error
+                if isinstance(error, SilentError):
+                    interpreter.give_up(str(error))
             except Failed as error:
                 if interpreter.fits(start.prepared):
                     raise _failure(error, start, branch, interpreter) from None
@@ -185,7 +196,7 @@ class BranchWay(Way):
                     branch.end()
                 interpreter.give_back()
 
-            result.on_end, branch.on_look = on_end, interpreter.glance
+            result.on_end, branch.on_look = on_end, interpreter.look
             is_given = True
             return result
         finally:

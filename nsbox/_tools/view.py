@@ -128,6 +128,10 @@ class View:
             inside = os.path.normpath(f"{target}/{inside[len(mount.dest) :]}")
         return inside
 
+    def mounts(self) -> list[Mount]:
+        """List everything that is mounted."""
+        return [mount for mount in self._mounts.values() if mount.link is None]
+
     def mounted(self) -> list[str]:
         """List the paths at which something is mounted."""
         return [mount.dest for mount in self._mounts.values() if mount.link is None]
@@ -147,9 +151,13 @@ class View:
             raise AccessError(f"{text[:60]}...", f"has more than {_MOST_BYTES} bytes")
         return path
 
+    def walk(self, path: str | os.PathLike[str]) -> Walk:
+        """Return the walk along a path that a command would make."""
+        return Walk(self.absolute(path), self._link)
+
     def place(self, path: str | os.PathLike[str]) -> Place:
         """Return where a path leads for a command, through links and "..". What doesn't exist stays as written."""
-        walk = Walk(self.absolute(path), self._link)
+        walk = self.walk(path)
         try:
             for at, target in walk:
                 if walk.names >= _MOST_NAMES or (target is None and not self._is_known(at)):

@@ -18,6 +18,7 @@ import os
 from typing import Any
 
 from ..channel import LARGEST, encode
+from ..environment.prelude import Failure, Prelude
 from ..execution import Execution
 from ..interrupts import call
 from .displays import Displays
@@ -26,6 +27,8 @@ from .values import DEPTH, NoValueError, as_json, as_text, mro, plain, type_name
 
 _VALUE_BYTES = 1 << 20
 _MIME_BYTES = 8 << 20
+
+_NOTE = "this was the {} of the interpreter, which each run does itself here: Python.why_cold says why"
 
 # Bound: code that runs here may replace them.
 _getpid = os.getpid
@@ -47,12 +50,22 @@ class Runs:
         self.pid = _getpid()
         # Room for the report of a MemoryError. Nothing is written there: each page would cost each branch a fault.
         self._ballast: mmap.mmap | None = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)
+        self._failure: Failure | None = None
+        self._note_builtins()
+
+    def _note_builtins(self) -> None:
         self._own = dict(_builtins)
         self._ids = tuple(map(id, _builtins.values()))
 
     def take(self) -> None:
         """Belong to this process. It is made before the fork, since to look at all builtins costs a fork 100 faults."""
         self.pid = _getpid()
+
+    def begin(self, prelude: Prelude) -> bool:
+        """Do what happens before the first code; return whether that worked. If not, the next run's reply says why."""
+        self._failure = prelude.failure()
+        self._note_builtins()
+        return self._failure is None
 
     def run(self, frame: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
         """Run a frame's code; return the reply, and what the code has raised.
@@ -62,6 +75,8 @@ class Runs:
         limits = frame.get("limits") or {}
         execution = self.execution
         self.displays.start(limits.get("mime_bytes", _MIME_BYTES), limits.get("depth", DEPTH))
+        if self._failure is not None:
+            return self._unprepared(frame.get("id"), limits)
         if frame.get("inputs"):
             execution.namespace.update(frame["inputs"])
         name = execution.remember(frame.get("name") or "<python>", frame["code"])
@@ -70,6 +85,14 @@ class Runs:
             return self._reply(frame.get("id"), outcome, limits), outcome[2]
         finally:
             del outcome  # as in interrupts.py
+
+    def _unprepared(self, number: Any, limits: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
+        failure, self._failure = self._failure, None
+        assert failure is not None
+        reply = self._reply(number, (None, False, failure.error), limits)
+        if reply is not None and reply["exception"] is not None:
+            reply["exception"]["notes"].append(_NOTE.format(failure.stage))
+        return reply, failure.error
 
     def _reply(
         self, number: Any, outcome: tuple[Any, bool, BaseException | None], limits: dict[str, Any]

@@ -25,6 +25,15 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.fixture
+def programs(box: Sandbox, tmp_path: Path) -> Path:
+    """A directory for programs: commands can read it, and can't write to it."""
+    made = tmp_path / "programs"
+    made.mkdir()
+    box.update(box.policy.with_(read=[str(made)]))
+    return made
+
+
 def processes(py: Python) -> list[psutil.Process]:
     """Return the processes of the interpreter's sandbox: the first one, and the interpreter itself below it."""
     current = py._supply.current
@@ -95,17 +104,17 @@ def test_one_that_isnt_there(box: Sandbox, python: str, words: str) -> None:
         ("head -c 10000000 /dev/zero; exit 4", "status 4"),
     ],
 )
-def test_one_that_isnt_python(box: Sandbox, workspace: Path, text: str, words: str) -> None:
+def test_one_that_isnt_python(box: Sandbox, programs: Path, text: str, words: str) -> None:
     """What it has said, and how it has ended, are in the error."""
     with pytest.raises(InterpreterError, match=words):
-        box.python(python=str(script(workspace / "fake", text))).start()
+        box.python(python=str(script(programs / "fake", text))).start()
 
 
-def test_a_version_that_is_too_old(box: Sandbox, workspace: Path) -> None:
+def test_a_version_that_is_too_old(box: Sandbox, programs: Path) -> None:
     """It is told by its number; nothing of the program is tried in it."""
-    text = f'shift 2; code=$1; shift\nexec {sys.executable} -I -c "import sys; sys.version_info, sys.version = (3, 8, 1, \'final\', 0), \'3.8.1 (main)\'\nexec(sys.argv.pop(1))" "$code" "$@"'
+    text = f'shift 3; code=$1; shift\nexec {sys.executable} -I -c "import sys; sys.version_info, sys.version = (3, 8, 1, \'final\', 0), \'3.8.1 (main)\'\nexec(sys.argv.pop(1))" "$code" "$@"'
     with pytest.raises(InterpreterError, match=r"3\.8") as caught:
-        box.python(python=str(script(workspace / "old", text))).start()
+        box.python(python=str(script(programs / "old", text))).start()
     assert "3.9" in str(caught.value)
 
 

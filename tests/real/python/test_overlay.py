@@ -102,20 +102,22 @@ def test_what_the_host_changes(py: Python, workspace: Path) -> None:
 
 
 def test_what_the_interpreter_sees(workspace: Path, policy: Policy) -> None:
-    """It can read the workspace and import from it, and can't write to it: what it writes would reach the host."""
-    (workspace / "own_module.py").write_text("import os\nSEEN = os.listdir('.')\n")
-    setup = """
-import sys
-sys.path.insert(0, os.getcwd())
-import own_module
-written = tried(open, "new", "w")
-"""
+    """It can read the workspace, and can't write to it: what it writes would reach the host."""
+    (workspace / "data").write_text("seen")
+    setup = "seen = open('data').read()\nwritten = tried(open, 'new', 'w')\n"
     with Sandbox(policy) as box, box.python(overlay=True, setup=CODE + setup) as py:
-        assert value(py, "[written, own_module.SEEN, tried(lambda: open('new', 'w').name)]") == [
-            errno.EROFS,
-            ["own_module.py"],
-            "new",
-        ]
+        assert value(py, "[written, seen, tried(lambda: open('new', 'w').name)]") == [errno.EROFS, "seen", "new"]
+        assert py.why_cold == ""
+    assert os.listdir(workspace) == ["data"]
+
+
+def test_what_it_doesnt_import(workspace: Path, policy: Policy) -> None:
+    """Commands without an overlay write to the workspace. So each branch imports from there, in its overlay."""
+    (workspace / "own_module.py").write_text("import os\nSEEN = os.path.exists('new')\n")
+    setup = "import sys\nsys.path.insert(0, os.getcwd())\nimport own_module\nopen('new', 'w').close()\n"
+    with Sandbox(policy) as box, box.python(overlay=True, setup=CODE + setup) as py:
+        assert [value(py, "own_module.SEEN") for _ in range(2)] == [False] * 2
+        assert "own_module.py" in py.why_cold
     assert os.listdir(workspace) == ["own_module.py"]
 
 
