@@ -17,7 +17,7 @@ import weakref
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._interpreter.choice.executable import check_python
+from nsbox._interpreter.executable import check_python
 from nsbox._interpreter.program import Wish
 from nsbox._interpreter.supply import Supply
 from nsbox._lookup.host import host_for

@@ -70,8 +70,8 @@ def serve(config: dict[str, Any], began: float) -> NoReturn:
         raise SystemExit(1) from None
     seconds = round(time.monotonic() - began, 6)
     fds = [] if core is None else [core.lifeline_fd]
-    shown = config.get("executable") or sys.executable
-    tell(control, {"ready": True, **_description(), "executable": shown, "seconds": seconds}, fds)
+    executable = config.get("executable") or sys.executable
+    tell(control, {"ready": True, **_description(), "executable": executable, "seconds": seconds}, fds)
     server.run()
     raise SystemExit(0)
 

@@ -23,9 +23,9 @@ from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
 from nsbox._interpreter.branch import LONGEST, BranchCommand, Ends, Lost, SilentError, received
-from nsbox._interpreter.choice.choice import OpenError, choose, cold
-from nsbox._interpreter.choice.executable import death
 from nsbox._interpreter.descent import GoneError, parent_of, pid_of
+from nsbox._interpreter.environments.choice import OpenError, choose, cold
+from nsbox._interpreter.executable import death
 from nsbox._interpreter.mounts.stamps import Stamps
 from nsbox._interpreter.program import files
 from nsbox._interpreter.warm import Made, warm
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._base.owners import Owner
-    from nsbox._interpreter.choice.choice import Choice
+    from nsbox._interpreter.environments.choice import Choice
     from nsbox._interpreter.mounts.layers import Layers
     from nsbox._interpreter.mounts.overlay import Overlaid
     from nsbox._interpreter.program import Wish

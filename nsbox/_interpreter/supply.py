@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
-from nsbox._interpreter.choice.choice import OpenError
+from nsbox._interpreter.environments.choice import OpenError
 from nsbox._interpreter.interpreter import Interpreter
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsbox import Bind, Dev, Policy, Proc, RoBind, Tmpfs
-from nsbox._interpreter.choice.places import Places
+from nsbox._interpreter.environments.places import Places
 from nsbox._plan.ops import Op
 from nsbox._tools.view import view
 

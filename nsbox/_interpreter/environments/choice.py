@@ -15,9 +15,9 @@ from nsbox._base.display import printable
 from nsbox._base.errors import AccessError, InterpreterError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.paths import is_below
-from nsbox._interpreter.choice.executable import executable
-from nsbox._interpreter.choice.places import Places
-from nsbox._interpreter.choice.report import report
+from nsbox._interpreter.environments.places import Places
+from nsbox._interpreter.environments.report import report
+from nsbox._interpreter.executable import executable
 from nsbox._interpreter.warm import possible
 from nsbox._lookup.host import host_for
 from nsbox._spawn.prepare import prepare
@@ -26,7 +26,7 @@ from nsbox._tools.view import view
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsbox._interpreter.choice.report import Report
+    from nsbox._interpreter.environments.report import Report
     from nsbox._interpreter.program import Wish
     from nsbox._policy.policy import Policy
     from nsbox._spawn.prepare import Prepared

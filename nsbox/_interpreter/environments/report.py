@@ -14,7 +14,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_inside
 from nsbox._core.request import request_for
 from nsbox._guest.archive import report_text
-from nsbox._interpreter.choice.executable import death
+from nsbox._interpreter.executable import death
 from nsbox._interpreter.warm import Made
 from nsbox._interpreter.wire import WireError, decoded
 from nsbox._paths.destinations import is_missing
