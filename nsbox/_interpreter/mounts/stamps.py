@@ -60,10 +60,14 @@ class Stamps:
         }
         kept = split.parts(tuple(op for op in steps if not is_below(getattr(op, "dest", ""), "/proc")))
         overlaid = [place.dest for place in places]
+        fresh = {op.op.dest for op in kept.renewed if isinstance(op, ops.Over)}  # each branch has its own, on top
         self._watched = {
             op.dest: isinstance(op, ops.Mask)
             for op, is_watched in zip(kept.kept, kept.watched, strict=True)
-            if is_watched and isinstance(op, _MOUNTED) and not any(is_below(op.dest, dest) for dest in overlaid)
+            if is_watched
+            and isinstance(op, _MOUNTED)
+            and op.dest not in fresh
+            and not any(is_below(op.dest, dest) for dest in overlaid)
         }
         self._found: dict[str, tuple[int, int] | None] = {}
 

@@ -308,3 +308,18 @@ def test_the_interpreter_keeps_nothing_of_branches(box: Sandbox) -> None:
     for i in range(20):
         assert py.run(f"{i}").value == i
     assert settled(before) == before
+
+
+def test_one_interpreter_though_each_branch_has_a_fresh_dev(workspace: Path) -> None:
+    """A /dev of the branch's own, on a directory of the host's, is no sign that something was replaced."""
+    own = nsbox.Bind(str(workspace), str(workspace))
+    layers = nsbox.RoBind("/", "/"), nsbox.Dev("/dev"), nsbox.Proc("/proc"), own
+    with Sandbox(Policy.layers(*layers, network="none", unshare={"net", "ipc"})) as box, box.python() as py:
+        assert py.run("1").value == 1
+        interpreter = py._supply.current
+        assert interpreter is not None
+        for _ in range(3):
+            while not all(branch.is_ready for branch in interpreter._parked):
+                time.sleep(0.01)
+            assert py.run("open('/dev/shm/x', 'x').write('y')").value == 1
+        assert py._supply.current is interpreter
