@@ -310,6 +310,7 @@ def test_the_interpreter_keeps_nothing_of_branches(box: Sandbox) -> None:
     assert settled(before) == before
 
 
+@pytest.mark.as_user("root's layers leave the interpreter the kernel's uid 0")
 def test_one_interpreter_though_each_branch_has_a_fresh_dev(workspace: Path) -> None:
     """A /dev of the branch's own, on a directory of the host's, is no sign that something was replaced."""
     own = nsbox.Bind(str(workspace), str(workspace))
