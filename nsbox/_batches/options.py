@@ -29,8 +29,14 @@ if TYPE_CHECKING:
         max_output: int | str
 
 
+_KNOWN = frozenset(("timeout", "grace", "args", "cwd", "env", "input", "secrets", "max_output"))
+
+
 def runner(supply: Supply, policy: Callable[[], Policy], options: MapOptions) -> RunOne:
     """Return a function that runs one snippet in a branch of its own. Raises what is wrong with the options."""
+    unknown = options.keys() - _KNOWN
+    if unknown:
+        raise TypeError(f"map() has no {', '.join(sorted(unknown))}=; each record says how its snippet ended")
 
     def call(code: str, inputs: Mapping[str, Any] | None, cancel: CancelToken | None) -> PythonCall:
         return PythonCall(supply, policy(), code, inputs=inputs, cancel=cancel, **options)

@@ -46,6 +46,31 @@ def programs(name: bytes, directories: Callable[[], Iterable[str | bytes]]) -> l
     return [os.path.join(os.fsencode(directory), name) for directory in directories()]
 
 
+def with_ids(options: dict[str, Any]) -> dict[str, Any]:
+    """Return Popen's options with ids instead of names of users and groups; raises its KeyError.
+
+    subprocess looks the names up after it has opened pipes, which it leaves open if there is no such name (so
+    do CPython 3.11 to 3.13).
+    """
+    user, groups = options.get("user"), options.get("extra_groups")
+    found = dict(options)
+    if isinstance(user, str):
+        import pwd  # for names alone
+
+        found["user"] = pwd.getpwnam(user).pw_uid
+    if isinstance(found.get("group"), str):
+        found["group"] = _group(found["group"])
+    if groups is not None and not isinstance(groups, str):
+        found["extra_groups"] = [_group(group) if isinstance(group, str) else group for group in groups]
+    return found
+
+
+def _group(name: str) -> int:
+    import grp
+
+    return grp.getgrnam(name).gr_gid
+
+
 def check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
     """Raise the standard library's errors for numbers that can't be ids."""
     if uid is None and gid is None and groups is None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from nsbox._popen.pty import Pair, Terminal
     from nsbox._relay.relay import Relay
 
+_NAMED = frozenset(("user", "group", "extra_groups"))  # may be names
+
 
 def check_policy(policy: object) -> Policy | Keeper:
     """Return the policy, which may be a Policy or a Sandbox; raises TypeError for anything else."""
@@ -91,6 +93,8 @@ class Confinable(Lifetime["AnyStr"]):
             self._hearers = self._checked_hearers(on_connect, on_network)
         self._policy = policy
         self._kill_on_exit = kill_on_exit
+        if not _NAMED.isdisjoint(options):
+            options = arguments.with_ids(options)
         if pty is False:
             super().__init__(args, *more, **options)
         else:

@@ -373,3 +373,14 @@ def test_sandbox_init_holds_nothing(policy: nsbox.Policy) -> None:
             assert len(held) <= 4
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "names", [{"user": "no-such"}, {"group": "no-such"}, {"extra_groups": [0, "no-such"]}], ids=str
+)
+def test_names_that_dont_exist_leave_no_pipes(names: dict[str, Any]) -> None:
+    """The error is subprocess's, which itself leaves its pipes open (CPython 3.11 to 3.13)."""
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(KeyError, match="no-such"):
+        nsbox.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **names)
+    assert os.listdir("/proc/self/fd") == before

@@ -223,3 +223,10 @@ def test_two_maps_at_once(py: Python) -> None:
     one, two = py.map(f"{n}" for n in range(30)), py.map(f"-{n}" for n in range(30))
     for n, (first, second) in enumerate(zip(one, two, strict=True)):
         assert (first.value, second.value) == (n, -n)
+
+
+@pytest.mark.parametrize("name", ["check", "on_output", "tmieout"])
+def test_an_option_that_it_lacks(py: Python, name: str) -> None:
+    """The error names map(), not what is called underneath."""
+    with pytest.raises(TypeError, match=rf"^map\(\) has no {name}="):
+        py.map(["1"], **{name: True})
