@@ -51,10 +51,14 @@ def _trimmed(entries: list[TracebackType]) -> TracebackType | None:
 
 
 class _Trimmed:
-    """Exceptions while they are formatted: with short tracebacks, and not too many in a chain."""
+    """Exceptions while they are formatted: with short tracebacks, and not too many in a chain.
+
+    left_out: how many frames the tracebacks lack.
+    """
 
     def __init__(self) -> None:
         self.restored: list[tuple[Any, BaseException, Any]] = []
+        self.left_out = 0
 
     def add(self, error: BaseException) -> None:
         waiting, seen = [error], {id(error)}
@@ -62,7 +66,9 @@ class _Trimmed:
             one = waiting.pop(0)
             old = _traceback.__get__(one)
             if old is not None:
-                self._replace(_traceback, one, _trimmed(_foreign(old)))
+                entries = _foreign(old)
+                self.left_out += max(0, len(entries) - _MOST_FRAMES)
+                self._replace(_traceback, one, _trimmed(entries))
             for link in (_cause, _context):
                 following = link.__get__(one)
                 if following is None or id(following) in seen:
@@ -147,6 +153,8 @@ def record(error: BaseException, sources: dict[str, list[str]]) -> dict[str, Any
         trimmed.restore()
     if failure is not None:
         text = f"{type_name(kind)}: {said}\n"
+    elif trimmed.left_out:  # "repeated N more times" counts only what is there
+        text = f"[{trimmed.left_out} frames in the middle are left out]\n{text}"
     return {
         "type": plain(_qualname(kind), 500),
         "module": module_name(kind),

@@ -99,6 +99,14 @@ def test_lines_are_the_codes_own(kernel: Branch) -> None:
     assert (error["type"], error["module"]) == ("JSONDecodeError", "json.decoder")
 
 
+def test_what_a_long_traceback_lacks_is_counted(kernel: Branch) -> None:
+    """Its ends are there; the number of frames between them is said, so that no other number misleads."""
+    error = kernel.run("def f(n):\n    if n == 0: 1 / 0\n    f(n - 1)\nf(500)")["exception"]
+    assert error["traceback"].startswith("[382 frames in the middle are left out]\nTraceback (most recent call last):")
+    error = kernel.run("f(100)")["exception"]
+    assert error["traceback"].startswith("Traceback (most recent call last):")
+
+
 def test_chains_notes_and_groups(kernel: Branch) -> None:
     """Causes, contexts, notes and groups are in the traceback, as Python has them."""
     error = kernel.run("try:\n    1 / 0\nexcept Exception as e:\n    raise KeyError('k') from e")["exception"]
