@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-_MARK = "nsbox(**wishes): run this test in a sandbox; wishes are fields of nsbox.Policy that differ from the policy's"
+_MARK = "nsbox(**fields): run this test in a sandbox; fields of nsbox.Policy override those of the policy"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """If a test is to be contained, see to it."""
+    """Contain the test, if that is asked for."""
     config = session.config
     if config.option.collectonly or getattr(config.option, "nsbox_inside", False):
         return

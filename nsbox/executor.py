@@ -3,8 +3,8 @@
     with nsbox.SandboxExecutor(policy, timeout=5) as executor:
         print(list(executor.map(score, submissions)))
 
-Functions go inside by their source or by the path of their module. Arguments and results are JSON, or what a codec of
-the caller's makes of JSON. Nothing that a sandbox has written is unpickled.
+Functions go inside by their source or by the path of their module. Arguments and results are JSON, or what the caller's
+codec makes of JSON. Nothing that a sandbox has written is unpickled.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SandboxExecutor(Executor):
     """A concurrent.futures.Executor whose functions run in sandboxes, each call in a branch of its own.
 
     What a call leaves in memory or in /tmp is gone with it. Only files in directories that the policy opens for writing
-    stay. In a forked child of this process the executor starts afresh, without the parent's futures. Threads may share
+    stay. In a forked child, the executor starts fresh, without the parent's futures. Threads may share
     it.
     """
 
@@ -63,15 +63,16 @@ class SandboxExecutor(Executor):
         codec: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
         **options: Unpack[MapOptions],
     ) -> None:
-        """Hold the wishes; nothing is started before the first call.
+        """Store the options; nothing is started before the first call.
 
         policy: what functions may do, or a Sandbox, which shutdown() leaves open.
-        max_workers: how many calls run at the same time, 1 to 256. Default: as many as this process may use CPUs.
-        imports, setup, python, overlay: of the warm interpreter, as for Sandbox.python(). `setup` is what other
-            executors have `initializer` for. Both it and `imports` are trusted.
-        codec: a pair of functions, encode and decode, for values that JSON doesn't have. encode(value) returns a value
-            of JSON, decode() turns it back. They are called on each argument and on each result, here and inside, where
-            they come as submitted functions do. Your decode() gets what a sandbox has sent. Default: None.
+        max_workers: how many calls run at the same time, 1 to 256. Default: the number of CPUs that this process may
+            use.
+        imports, setup, python, overlay: of the warm interpreter, as for Sandbox.python(). `setup` replaces other
+            executors' `initializer`. Both it and `imports` are trusted.
+        codec: a pair of functions, encode and decode, for values that JSON can't hold. encode(value) returns a value
+            of JSON, decode() turns it back. They are called on each argument and on each result, here and inside. They
+            go inside as submitted functions do. Your decode() gets what a sandbox has sent. Default: None.
         timeout: seconds that a call may take. Default: None, for no limit.
         grace, args, cwd, env, input, secrets, max_output: of each call, as for Python.run().
 
@@ -101,13 +102,13 @@ class SandboxExecutor(Executor):
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> SandboxFuture:
         """Return the future of a call in a sandbox.
 
-        fn: a function that is written with def, without closure or decorators, of which only the source goes inside;
-            modules that it uses are imported there. Or a path, "package.module:function", of what is importable there.
-            A functools.partial of either is one too.
-        args, kwargs: values that JSON has, or that the codec turns into such. Tuples become lists.
+        fn: a function that is written with def, without closure or decorators. Only its source goes inside; modules
+            that it uses are imported there. Or a path, "package.module:function", of a module that can be imported
+            there. Or a functools.partial of either.
+        args, kwargs: values that JSON can hold, or that the codec turns into such values. Tuples become lists.
 
         The future's result is a value of JSON, of at most 1 MiB. Its exception is a RemoteError if the function has
-        raised, has been ended or has returned anything else; and what Python.run() raises if no code could run.
+        raised, has been ended or has returned anything else. If no code could run, it is what Python.run() raises.
         cancel() also ends a running call. Raises TypeError and ValueError for a function or an argument that can't go
         inside, and RuntimeError after shutdown().
         """
@@ -177,7 +178,7 @@ class SandboxExecutor(Executor):
         timeout: seconds from this call until a result must be there; otherwise TimeoutError, and calls that aren't
             done are cancelled. Default: None.
         chunksize: how many calls share a branch. They see what earlier ones leave, and fail together. Default: 1.
-        options: what Executor.map() has beside these in newer Pythons.
+        options: other options of Executor.map() in newer Pythons.
 
         Raises what submit() raises.
         """
@@ -221,7 +222,7 @@ class SandboxExecutor(Executor):
         return f"<nsbox.SandboxExecutor {state}, {self._workers} workers>"
 
     def after_fork(self) -> None:
-        """Begin afresh in a forked child: the threads and futures are the parent's."""
+        """Start fresh in a forked child: the threads and futures are the parent's."""
         was_shut = self._is_shut
         self._begin()
         self._is_shut = was_shut

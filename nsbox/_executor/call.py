@@ -29,7 +29,7 @@ class Chunk:
 
 
 class Codec:
-    """Turns values that JSON doesn't have into values that it has, and back. Both ends have the same two functions."""
+    """Turns values that JSON can't hold into values that it can, and back. Both ends have the same two functions."""
 
     def __init__(self, pair: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -> None:
         """Hold encode and decode. Raises TypeError and ValueError, as for functions that are submitted."""
@@ -59,7 +59,7 @@ class Call(Frozen):
 
 
 def call(of: Function, args: list[Any], kwargs: dict[str, Any], codec: Codec | None) -> Call:
-    """Return one call. Raises TypeError if JSON doesn't have an argument."""
+    """Return one call. Raises TypeError if JSON can't hold an argument."""
     inputs = {
         "_args": [_argument(of, position + 1, value, codec) for position, value in enumerate(args)],
         "_kwargs": {name: _argument(of, name, value, codec) for name, value in kwargs.items()},
@@ -74,7 +74,7 @@ def call(of: Function, args: list[Any], kwargs: dict[str, Any], codec: Codec | N
 
 
 def chunk(of: Function, calls: list[tuple[Any, ...]], codec: Codec | None) -> Call:
-    """Return several calls, each with its positional arguments. Raises TypeError if JSON doesn't have an argument."""
+    """Return several calls, each with its positional arguments. Raises TypeError if JSON can't hold one."""
     inputs = {"_calls": [[_argument(of, at + 1, one, codec) for at, one in enumerate(args)] for args in calls]}
     if codec is None:
         return Call(of, _code(of, None, [f"[{of.expression}(*_) for _ in _calls]"]), inputs, len(calls), True)
@@ -83,12 +83,12 @@ def chunk(of: Function, calls: list[tuple[Any, ...]], codec: Codec | None) -> Ca
 
 
 def _argument(of: Function, which: int | str, value: Any, codec: Codec | None) -> Any:
-    """Return a copy of an argument, as plain values of JSON: what the caller changes later changes nothing."""
+    """Return a copy of an argument, as plain values of JSON. What the caller changes later doesn't affect it."""
     try:
         return as_json(value if codec is None else codec.encode(value), _DEPTH, _MOST_ARGUMENTS)
     except NoValueError as error:
         remedy = "see codec=" if codec is None else "the codec's encode() returned it"
-        raise TypeError(f"argument {which} of {of.label} has no form in JSON: {error} ({remedy})") from None
+        raise TypeError(f"argument {which} of {of.label} can't be written as JSON: {error} ({remedy})") from None
 
 
 def _code(of: Function, codec: Codec | None, last: list[str]) -> str:
@@ -103,7 +103,7 @@ def _code(of: Function, codec: Codec | None, last: list[str]) -> str:
 
 
 def outcome(made: Call, record: PythonResult) -> list[Any] | RemoteError:
-    """Return the values of a call, or the error that stands for them."""
+    """Return the values of a call, or its error."""
     exception, value = record.exception, record.value
     if exception is not None:
         return raised(exception, record, _hint(made.of, exception.type))
@@ -131,9 +131,9 @@ def _end(record: PythonResult) -> str:
 def _hint(of: Function, kind: str) -> str:
     if kind == "NameError" and of.missing:
         names = ", ".join(of.missing[:10])
-        return f"Only the source of {of.label} goes inside, and not what its module defines: {names}. See setup=."
+        return f"Only the source of {of.label} goes inside, not what its module defines: {names}. See setup=."
     if kind == "ModuleNotFoundError":
         return (
-            f"Inside, {of.label} finds what the sandbox's own interpreter can import. See setup=, to extend sys.path."
+            f"Inside, {of.label} finds only what the sandbox's own interpreter imports. To extend sys.path, use setup=."
         )
     return ""

@@ -36,7 +36,7 @@ class RemoteError(NsboxError):
         return _again, (kind, self.problem, self.exception, self.record), state
 
 
-# Exceptions that code may bring about in the caller. Those that mean something to a generator, an event loop or the
+# Exceptions that code may raise in the caller. Those that mean something to a generator, an event loop or the
 # interpreter aren't among them: asyncio loses a StopIteration, and a CancelledError would look like a task's.
 _ORDINARY: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, FileExistsError, FileNotFoundError),

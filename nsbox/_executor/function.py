@@ -1,7 +1,7 @@
 """What goes inside for a function: its source, or the path of its module. Nothing is pickled.
 
 A function's source is all of it that goes inside. Modules that it uses by their names in its own module are imported
-there too. Its other globals aren't: what is left behind is known, for the error if the function misses it.
+there too. Its other globals aren't. They are noted, so that an error can name those that the function misses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def function(given: object) -> Function:
     if not isinstance(given, FunctionType):
         raise _refusal(given, _other_kind(given))
     if given.__name__ == "<lambda>":
-        raise _refusal(given, "is a lambda, whose source can't be told from the line around it")
+        raise _refusal(given, "is a lambda, whose source can't be separated from its line")
     if given.__closure__:
         names = ", ".join(given.__code__.co_freevars)
         raise _refusal(given, f"is a closure: it uses {names} of the function around it, which can't come along")
@@ -80,14 +80,14 @@ def _other_kind(given: object) -> str:
         return "is a method, whose object can't come along"
     if isinstance(given, type):
         return "is a class"
-    return f"is {type_phrase(given)}, and no plain function"
+    return f"is {type_phrase(given)}, not a plain function"
 
 
 def _by_path(path: str) -> Function:
     module, colon, name = path.partition(":")
     parts = [*module.split("."), *name.split(".")]
     if not colon or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
-        raise ValueError(f'{path!r:.100} is no path of a function, such as "package.module:function"')
+        raise ValueError(f'{path!r:.100} isn't the path of a function, such as "package.module:function"')
     return Function(path, f"_module.{name}", (f"import {module} as _module",))
 
 
@@ -114,7 +114,7 @@ def _definition(given: FunctionType) -> tuple[str, ast.FunctionDef]:
     if body[0].decorator_list or hasattr(given, "__wrapped__"):
         raise _refusal(given, "is decorated, and its decorator can't come along")
     if body[0].name != given.__name__:
-        raise _refusal(given, f"isn't what its file has now, which is {body[0].name}")
+        raise _refusal(given, f"isn't what its file has now: {body[0].name}")
     return source, body[0]
 
 

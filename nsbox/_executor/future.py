@@ -51,7 +51,7 @@ class SandboxFuture(Future[Any]):
         return error
 
     def finish(self, result: object, error: BaseException | None) -> None:
-        """Set what has come of the call, unless it was cancelled meanwhile."""
+        """Set the outcome of the call, unless it was cancelled meanwhile."""
         try:
             if error is None:
                 self.set_result(result)

@@ -83,7 +83,7 @@ def _check(seen: View, path: str, what: str) -> None:
 
 
 def death(program: str, how: str, words: str) -> InterpreterError:
-    """Return the error for an interpreter that has ended without a word of its own. words: what it has printed."""
+    """Return the error for an interpreter that has ended without a report. words: what it has printed."""
     if "nsbox: Python" in words or "unknown option" in words.lower():
         how = f"it isn't Python {OLDEST} or later; {how}"
     return InterpreterError("start", program, how, words)

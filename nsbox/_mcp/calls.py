@@ -51,7 +51,7 @@ _BUSY = -32000  # the first of JSON-RPC's numbers for servers
 
 
 class Watch:
-    """What a call that runs tells its caller: the seconds so far, and the last line of output."""
+    """What a running call reports to its caller: the seconds so far, and the last line of output."""
 
     def __init__(self, session: Any, is_wanted: bool) -> None:
         self.session, self.is_wanted = session, is_wanted  # the session is another after a question
@@ -107,7 +107,7 @@ class Calls:
         arguments = params.arguments or {}
         size = sum(len(value) for value in arguments.values() if isinstance(value, str))
         if self._n_waiting >= _MOST_WAITING or self._text + size > _MOST_TEXT:
-            raise MCPError(code=_BUSY, message="the server is busy: too many calls, or too much text in them, at once")
+            raise MCPError(code=_BUSY, message="the server is busy: too many calls at once, or too much text in them")
         self._n_waiting += 1
         self._text += size
         try:
@@ -162,7 +162,7 @@ class Calls:
     async def _resume(self, session: Any, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         found = self._paused.pop(params.request_state or "", None)
         if found is None:
-            raise MCPError(code=INVALID_PARAMS, message="no call waits with this requestState")
+            raise MCPError(code=INVALID_PARAMS, message="no waiting call has this requestState")
         task, watch = found
         watch.session = session
         for key, answer in (params.input_responses or {}).items():

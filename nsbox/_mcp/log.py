@@ -34,7 +34,7 @@ class Log:
         self._level = LEVELS.index(level)
 
     def begin(self, number: int, session: Any) -> None:
-        """Let messages take the way of a request that runs. number: of the request."""
+        """Send messages with a request that runs. number: the request's."""
         self._sessions[number] = self._last = session
 
     def end(self, number: int) -> None:
@@ -42,11 +42,11 @@ class Log:
         self._sessions.pop(number, None)
 
     async def tell(self, level: str, text: str, **values: Any) -> None:
-        """Send a message, if somebody wants it.
+        """Send a message, if the client wants it.
 
         level: one of LEVELS.
         text: a sentence.
-        values: more, for programs.
+        values: details, for programs.
         """
         data = {"message": text, **values}
         last = self._last

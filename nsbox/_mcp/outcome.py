@@ -36,7 +36,7 @@ def result(name: str, answer: dict[str, Any]) -> types.CallToolResult:
 
 
 def _media(answer: dict[str, Any]) -> types.CallToolResult:
-    """Return a file as the protocol shows it; its bytes stand there once, and not in the structure too."""
+    """Return a file as the protocol shows it; its bytes are there once, and not in the structure too."""
     about = {name: answer[name] for name in ("path", "type", "size")}
     kind, data = answer["type"], answer["data"]
     shown: Any

@@ -32,7 +32,7 @@ _SCHEMA = {
             "type": "string",
             "title": "Allow this connection?",
             "enum": ["no", "once", "always"],
-            "description": "once: for the command that runs. always: for all commands of this server.",
+            "description": "once: only for this command. always: for all commands of this server.",
         }
     },
     "required": ["answer"],

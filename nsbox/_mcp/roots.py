@@ -22,15 +22,15 @@ def directory_of(uri: str) -> str:
     """
     parts = urlsplit(uri)
     if parts.scheme != "file":
-        raise ValueError("is no file URI")
+        raise ValueError("isn't a file URI")
     if parts.netloc not in ("", "localhost"):
         raise ValueError("is on another machine")
     path = os.fsdecode(unquote_to_bytes(parts.path))
     if "\0" in path or not path.startswith("/"):
-        raise ValueError("is no absolute path")
+        raise ValueError("isn't an absolute path")
     real = os.path.realpath(path)
     if not os.path.isdir(real):
-        raise ValueError("is no directory of this machine")
+        raise ValueError("isn't a directory on this machine")
     return real
 
 
@@ -79,7 +79,7 @@ def narrowed(policy: Policy, roots: Sequence[str]) -> tuple[Policy, list[str]]:
         if not seen:
             outside.append(root)
     if not starts:
-        raise PolicyError("workspace", f"none of the client's roots is in what the policy allows: {', '.join(roots)}")
+        raise PolicyError("workspace", f"the policy allows none of the client's roots: {', '.join(roots)}")
     return policy.child(write=write, read=policy.read, workdir=starts[0]), outside
 
 

@@ -44,7 +44,7 @@ def instructions(wishes: Wishes) -> str:
         parts.append(f"They can write to {places}, or to the part of it that your client names as its roots.")
     network = policy.network if isinstance(policy.network, str) else "only the hosts of a list"
     parts.append(f"Network: {network}.")
-    parts.append("If a command fails, `why` in its record says what the sandbox has to do with it.")
+    parts.append("If a command fails, `why` in its record says how the sandbox may have caused it.")
     return " ".join(parts)
 
 

@@ -36,7 +36,7 @@ PARSE_ERROR, INVALID_REQUEST = -32700, -32600  # JSON-RPC 2.0, section 5.1
 
 
 class Lines:
-    """Makes lines of pieces. A line that is too long is thrown away as it comes, and only counted."""
+    """Joins pieces to lines. A line that is too long is discarded as it arrives; only its bytes are counted."""
 
     def __init__(self, most: int = _MOST_KEPT) -> None:
         self._most, self._kept, self._size = most, bytearray(), 0
@@ -89,7 +89,7 @@ def read_message(line: bytes, size: int) -> tuple[SessionMessage | None, Session
         json.loads(line)
     except (ValueError, RecursionError) as error:
         return None, _problem(PARSE_ERROR, f"the line isn't JSON: {error}")
-    return None, _problem(INVALID_REQUEST, "the line is JSON, but no message of JSON-RPC 2.0", _id_of(line))
+    return None, _problem(INVALID_REQUEST, "the line is JSON, but not a message of JSON-RPC 2.0", _id_of(line))
 
 
 def _id_of(line: bytes) -> str | int | None:
@@ -187,7 +187,7 @@ async def stdio() -> AsyncIterator[tuple[Any, Any]]:
                     if problem is not None and not deliver(problems.send, problem):
                         return
         if lines.has_rest:
-            print("nsbox mcp: the client has ended within a message", file=sys.stderr)
+            print("nsbox mcp: the client ended in the middle of a message", file=sys.stderr)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(close)
 

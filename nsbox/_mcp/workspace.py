@@ -107,7 +107,7 @@ class Workspace:
             try:
                 found = await session.send_request(types.ListRootsRequest(), types.ListRootsResult, _PATIENCE)
             except (MCPError, ValueError) as error:  # also an answer of the wrong form
-                raise PolicyError("roots", f"the client has roots, but doesn't tell them: {error}") from None
+                raise PolicyError("roots", f"the client has roots, but doesn't list them: {error}") from None
         return [str(root.uri) for root in found.roots]
 
     def _within(self, uris: Sequence[str]) -> tuple[Policy, list[str]]:

@@ -1,1 +1,1 @@
-"""Adapters: nsbox in the frameworks people use, a module for each, which needs the extra of the same name."""
+"""Adapters for frameworks: one module each, which needs the extra of the same name."""

@@ -20,7 +20,7 @@ _linecache = sys.modules["linecache"]
 
 
 class Failure(NamedTuple):
-    """What went wrong. stage: "start", "import" or "setup". what: the name of a module, or such."""
+    """What went wrong. stage: "start", "import" or "setup". what: the name of a module, for example."""
 
     stage: str
     what: str

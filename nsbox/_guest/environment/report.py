@@ -1,6 +1,6 @@
-"""What an interpreter is asked before it is made warm: `python -I -S -c TEXT`. It says of what code it consists.
+"""The report of an interpreter before it is made warm: `python -I -S -c TEXT`. It lists the code that it consists of.
 
-It runs as an ordinary command, which sees nothing that commands can write to. So what it says isn't made up.
+It runs as an ordinary command, which sees nothing that commands can write to. So no command can forge it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What becomes the warm interpreter, so that it runs no code from where the policy's commands can write.
+"""Chooses the warm interpreter, so that it runs no code from files that the policy's commands can change.
 
 It has more rights than they have. Its own program and library must be out of their reach. If they can write to the
 packages, such as those of a virtual environment in the workspace, it is started without these; each branch adds them
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._spawn.prepare import Prepared
 
-# What of the environment makes a program load code: ld.so(8), config(5ssl). The other modules of Python are isolated.
+# Variables that make a program load code: ld.so(8), config(5ssl). The other modules of Python are isolated.
 _LOADING = (
     *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH"),
     *("OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),

@@ -1,7 +1,7 @@
-"""Where a policy's commands can write, on the way to a file of an interpreter's, by the mounts that the policy plans.
+"""Where a policy's commands can write on the way to an interpreter's file, by the mounts that the policy plans.
 
-A permission that denies it doesn't count: who owns a file can give the permission. A file system that each command
-makes for itself isn't meant either: no other command sees what is in it.
+Permissions don't count: the owner of a file can change them. A file system that each command makes for itself doesn't
+count either: no other command sees what is in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Places:
         self._add_other_names()
 
     def _add_other_names(self) -> None:
-        """Note where what commands can write to is seen by another name, through a mount that is read-only."""
+        """Note where a read-only mount shows, under another name, files that commands can write to."""
         writable = [dest for dest, is_open in self.regions.items() if is_open and dest in self._sources]
         found: list[str] = []
         for dest, source in self._sources.items():

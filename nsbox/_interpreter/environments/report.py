@@ -1,6 +1,7 @@
-"""What an interpreter says it is made of, asked where nothing is to be seen that the policy's commands can write to.
+"""An interpreter's report about the code that it consists of.
 
-It runs there as a command without any rights of its own. So none of their code runs, and what it says is true.
+It runs as a command without any rights, which sees nothing that the policy's commands can write to. So none of their
+code runs, and the report is true.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def report(policy: Policy, prepared: Prepared, regions: Mapping[str, bool], prog
             words, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise InterpreterError("timeout", program, "it doesn't say what it is made of (start_timeout=)") from None
+            raise InterpreterError("timeout", program, "it gave no report in time (start_timeout=)") from None
     missing = ", ".join(path for path, is_open in regions.items() if is_open)
     return _read(program, words[-_MOST_WORDS:], process.wait(), missing)
 
@@ -107,7 +108,7 @@ def _read(program: str, words: bytes, status: int, missing: str) -> Report:
     if status != 0:
         how = f"it was killed by signal {-status}" if status < 0 else f"it has ended with status {status}"
         if missing:
-            how = f"{how}; it had to do without what this policy's commands can write to: {printable(missing)}"
+            how = f"{how}; it couldn't use what this policy's commands can write to: {printable(missing)}"
         raise death(program, how, text[-(1 << 16) :])
     try:
         row = decoded(words.rstrip().rpartition(b"\n")[2])
@@ -115,4 +116,4 @@ def _read(program: str, words: bytes, status: int, missing: str) -> Report:
         own, path = (tuple(map(str, row[name])) for name in ("own", "path"))
         return Report(executable, program, home, prefix, own, path)
     except (WireError, KeyError, TypeError):
-        raise death(program, "it isn't Python: it doesn't say what it is made of", text[-(1 << 16) :]) from None
+        raise death(program, "it isn't Python: it gave no report", text[-(1 << 16) :]) from None

@@ -175,7 +175,7 @@ def test_a_state_that_is_made_up(serve: Serve) -> None:
 
     async def main() -> None:
         async with modern(serve("--ask-network")) as client:
-            with pytest.raises(MCPError, match="no call waits with this requestState"):
+            with pytest.raises(MCPError, match="no waiting call has this requestState"):
                 await client.session.call_tool("shell", {"command": "true"}, request_state="x")
 
     asyncio.run(main())

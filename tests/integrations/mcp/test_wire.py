@@ -63,7 +63,7 @@ def test_garbage(raw: Start) -> None:
     assert sorted((one["id"] or 0, "error" in one) for one in answers) == [(0, True), (1, False), (3, False)]
     client.write(b'{"jsonrpc": "2.0", "id": 4, "method": "tools/ca')  # half a line at the end
     status, errors = client.end()
-    assert status == 0 and "the client has ended within a message" in errors
+    assert status == 0 and "the client ended in the middle of a message" in errors
 
 
 def test_ten_megabytes(raw: Start, workspace: Path) -> None:

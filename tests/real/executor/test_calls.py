@@ -177,13 +177,13 @@ exec("def typed_in(): return 1", _names)
         (Thing().method, "is a method"),
         ([].append, "is a method"),
         (Thing, "is a class"),
-        (Thing(), "no plain function"),
-        (cached, "no plain function"),
+        (Thing(), "not a plain function"),
+        (cached, "not a plain function"),
         (decorated, "is decorated"),
         (coroutine, "is a coroutine function"),
         (_names["typed_in"], "has no source"),
-        (None, "no plain function"),
-        (5, "no plain function"),
+        (None, "not a plain function"),
+        (5, "not a plain function"),
     ],
 )
 def test_other_functions(executor: SandboxExecutor, given: Any, problem: str) -> None:
@@ -200,7 +200,7 @@ def test_other_functions(executor: SandboxExecutor, given: Any, problem: str) ->
 )
 def test_bad_paths(executor: SandboxExecutor, path: str) -> None:
     """A str that isn't a path is a ValueError; no code can hide in it."""
-    with pytest.raises(ValueError, match="no path of a function"):
+    with pytest.raises(ValueError, match="isn't the path of a function"):
         executor.submit(path)
 
 
@@ -212,7 +212,7 @@ def test_a_changed_file(executor: SandboxExecutor, tmp_path: Path, monkeypatch: 
 
     (tmp_path / "changed_module.py").write_text("def other():\n    return 2\n")
     try:
-        with pytest.raises(TypeError, match="isn't what its file has now, which is other"):
+        with pytest.raises(TypeError, match="isn't what its file has now: other"):
             executor.submit(changed_module.first)
     finally:
         del sys.modules["changed_module"]
