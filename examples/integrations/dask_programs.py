@@ -1,8 +1,8 @@
-"""Evaluate 10,000 programs that nobody has read, on a Dask cluster; a worker is killed midway if you like.
+"""Evaluate 10,000 untrusted programs on a Dask cluster. With --kill, a worker is killed midway.
 
     python examples/integrations/dask_programs.py [--count 10000] [--kill] [--scheduler ADDRESS]
 
-Without --scheduler, a cluster of two processes is started here. On a terminal, a bar shows how far it is.
+Without --scheduler, the program starts a cluster of two processes. On a terminal, a bar shows its progress.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="evaluate made-up programs on a Dask cluster")
     parser.add_argument("--count", type=int, default=10_000, help="how many programs (default: 10000)")
     parser.add_argument("--kill", action="store_true", help="kill a worker of the local cluster after a quarter")
-    parser.add_argument("--scheduler", help="the address of a cluster that is there")
+    parser.add_argument("--scheduler", help="the address of an existing cluster's scheduler")
     options = parser.parse_args(arguments)
     cluster = options.scheduler or LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
     with Client(cluster) as client:

@@ -1,9 +1,9 @@
-"""A Deep Agent that works in a task: nothing that it does reaches the host until the result is committed.
+"""A Deep Agent that works in a task. Nothing that it does reaches the host until the result is committed.
 
     pip install "nsbox[deepagents]"
     python examples/integrations/deep_agent.py
 
-A script stands for the model.
+The model is a script, so it needs no key.
 """
 
 from __future__ import annotations

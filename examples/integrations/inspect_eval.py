@@ -1,4 +1,4 @@
-"""An eval of Inspect whose samples run in nsbox's sandboxes. The model is a script, so that it needs no key.
+"""An eval of Inspect whose samples run in nsbox's sandboxes. The model is a script, so it needs no key.
 
 pip install "nsbox[inspect-ai]"
 python -P examples/integrations/inspect_eval.py

@@ -1,4 +1,4 @@
-"""An agent of LangChain whose shell runs in a sandbox; a script stands for the model.
+"""An agent of LangChain whose shell runs in a sandbox. The model is a script, so it needs no key.
 
 pip install "nsbox[langchain]"
 python examples/integrations/langchain_agent.py

@@ -3,7 +3,7 @@
     pip install "nsbox[mcp]"
     python examples/integrations/mcp_client.py
 
-A script stands in for the model. Its calls are those of a real one, mistakes included.
+The model is a script. Its calls are those of a real model, mistakes included.
 """
 
 from __future__ import annotations

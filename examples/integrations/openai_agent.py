@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK that works in nsbox's sandbox; a script stands for the model.
+"""An agent of the OpenAI Agents SDK that works in a sandbox. The model is a script, so it needs no key.
 
 pip install "nsbox[openai-agents]"
 python examples/integrations/openai_agent.py

@@ -1,4 +1,4 @@
-"""A CodeAgent of smolagents whose code runs in a sandbox. The model is a script, so that it needs no key.
+"""A CodeAgent of smolagents whose code runs in a sandbox. The model is a script, so it needs no key.
 
 pip install "nsbox[smolagents]"
 python -P examples/integrations/smolagents_agent.py
@@ -17,7 +17,7 @@ STEPS = [
 
 
 class Script(Model):
-    """A model that says the steps above."""
+    """A model whose answers are the steps above."""
 
     def __init__(self) -> None:
         super().__init__(model_id="script")

@@ -87,7 +87,7 @@ def _by_path(path: str) -> Function:
     module, colon, name = path.partition(":")
     parts = [*module.split("."), *name.split(".")]
     if not colon or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
-        raise ValueError(f'{path!r:.100} isn't the path of a function, such as "package.module:function"')
+        raise ValueError(f"{path!r:.100} isn't the path of a function, such as 'package.module:function'")
     return Function(path, f"_module.{name}", (f"import {module} as _module",))
 
 

@@ -61,7 +61,7 @@ _MOST_OUTPUT = 64 << 20  # of each stream, whatever Inspect's limit is
 
 
 class NsboxConfig(BaseModel):
-    """What a sandbox is like, as an object instead of a file: `sandbox=SandboxEnvironmentSpec("nsbox", NsboxConfig())`.
+    """A sandbox's configuration, instead of a file: `sandbox=SandboxEnvironmentSpec("nsbox", NsboxConfig())`.
 
     path: a configuration file of nsbox's. Then `policy` and `sandboxes` must be empty.
     workspace: the directory that each sample begins with. Default: None, for an empty one, or the file's own.
@@ -84,20 +84,20 @@ class NsboxConfig(BaseModel):
 
 
 def configs(config: NsboxConfig | BaseModel | str | None) -> dict[str, tuple[NsboxConfig, str | None]]:
-    """Return what the sandboxes of a sample are like, by name: each with the table of its file; None: the usual one.
+    """Return the configurations of a sample's sandboxes, by name, each with the table of its file; None: the usual one.
 
     config: as Inspect passes it: the path of a file, an NsboxConfig, or None.
 
-    Raises PolicyError for what makes no sense, and OSError for a file that can't be read.
+    Raises PolicyError for a wrong configuration, and OSError for a file that can't be read.
     """
     wish = NsboxConfig(path=config) if isinstance(config, str) else config or NsboxConfig()
     if not isinstance(wish, NsboxConfig):
         raise PolicyError("config", f"is a {type(wish).__name__}, must be the path of a file, or an NsboxConfig")
     if wish.path is not None and (wish.policy or wish.sandboxes):
-        raise PolicyError("config", "has a path, and also policy or sandboxes: the file says both")
+        raise PolicyError("config", "has a path, so policy and sandboxes must be empty: the file has both")
     if wish.sandboxes:
         if wish.policy or wish.workspace:
-            raise PolicyError("config", "has sandboxes, so that each has its own policy and workspace")
+            raise PolicyError("config", "has sandboxes, so policy and workspace must be empty: each has its own")
         return {name: (each, None) for name, each in wish.sandboxes.items()}
     names = [] if wish.path is None else _tables(wish.path)
     return {name: (wish, f"{_TABLE}.{name}") for name in names} or {"default": (wish, None)}
@@ -143,14 +143,14 @@ def policy_of(config: NsboxConfig, section: str | None, directory: str) -> Polic
 class NsboxSandboxEnvironment(SandboxEnvironment):
     """One sandbox of a sample. Inspect makes it, by sample_init().
 
-    task: the AsyncTask, for what Inspect has no method for, such as snapshot(), reset() and patch(). You get it by
+    task: the AsyncTask, for what Inspect has no method for, such as snapshot(), reset() and patch(). You get it as
         `sandbox().as_type(NsboxSandboxEnvironment).task`.
     """
 
     task: AsyncTask
 
     def __init__(self, config: NsboxConfig, section: str | None = None) -> None:
-        """Hold the configuration; start() makes the sandbox."""
+        """Store the configuration; start() makes the sandbox."""
         super().__init__()
         self._config, self._section = config, section
         self._directory: str | None = None
@@ -301,7 +301,7 @@ class NsboxSandboxEnvironment(SandboxEnvironment):
         self.task.task.write(path, contents)
 
     def _check(self, path: str, status: os.stat_result, bit: int) -> None:
-        """Raise PermissionError if the file's permissions refuse commands what file tools would do all the same."""
+        """Raise PermissionError if permissions refuse commands what file tools would do all the same."""
         uid = os.geteuid()
         if uid == 0 and self._policy.uid is not None and self._policy.ids != "single":
             uid = self._policy.uid
@@ -313,7 +313,7 @@ class NsboxSandboxEnvironment(SandboxEnvironment):
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
-        """Try whether this machine can do it, before any sample begins."""
+        """Check that this machine can make the sandbox, before any sample begins."""
         for one in (await cls.sample_init(task_name, config, {})).values():
             await one.as_type(cls).close()
 
@@ -369,7 +369,7 @@ class NsboxSandboxEnvironment(SandboxEnvironment):
 
 
 def _throttle() -> contextlib.AbstractAsyncContextManager[object]:
-    """Return what limits commands to as many at a time as Inspect's option max_subprocesses says."""
+    """Return the limiter of commands at a time, which follows Inspect's option max_subprocesses."""
     try:
         from inspect_ai.util._subprocess import max_subprocesses_context_var
 

@@ -32,12 +32,12 @@ except ImportError as error:
 
 __all__ = ["SandboxProvisioner", "install"]
 
-# Of the environment that Jupyter makes for a kernel, what isn't about this machine's user.
+# Variables of the environment that Jupyter makes for a kernel, except those about this machine's user.
 _VARIABLES = ("JPY_SESSION_NAME", "MPLBACKEND", "COLUMNS", "LINES")
 
 
 class SandboxProvisioner(LocalProvisioner):
-    """Starts a kernel in a sandbox. A kernel's kernel.json names it, and says what it is to do.
+    """Starts a kernel in a sandbox. A kernel's kernel.json names it, and has its options.
 
     policy: the path of a file with the policy. Default: "", for Policy.workspace() of the notebook's directory.
     section: the table of that file. Default: "", as for Policy.load().
@@ -183,12 +183,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nsbox.integrations.jupyter")
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("install", help="install a kernel that runs in a sandbox")
-    one.add_argument("--name", required=True, help="of the kernel, as `jupyter kernelspec list` shows it")
+    one.add_argument("--name", required=True, help="the kernel's name, as `jupyter kernelspec list` shows it")
     one.add_argument("--policy", metavar="FILE", help="default: the notebook's directory is writable, no network")
     one.add_argument("--section", metavar="TABLE", help="the table of that file, such as tool.nsbox")
     one.add_argument("--workspace", metavar="DIR", help="the writable directory; default: the notebook's")
     one.add_argument("--display-name", metavar="TEXT", help="what menus show; default: NAME (nsbox)")
-    one.add_argument("--base", metavar="NAME", help="make a contained one of this kernel; default: ipykernel, here")
+    one.add_argument("--base", metavar="NAME", help="make a contained kernel of this one; default: ipykernel")
     where = one.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="for this user alone")
     where.add_argument("--prefix", metavar="DIR", help="in DIR/share/jupyter/kernels")

@@ -69,7 +69,7 @@ class _Actor:
         the policy sets neither `memory` nor `total_memory`: as Limits.memory. Default: True.
     options: of Sandbox.python(): imports, setup, python, stock, overlay, start_timeout.
 
-    What the sandbox can't have on the actor's node is an UnavailableError there: Ray's ActorDiedError quotes it, with
+    If the actor's node can't grant the policy, the actor fails: Ray's ActorDiedError quotes the UnavailableError, with
     its reasons.
     """
 
@@ -166,15 +166,15 @@ def _quoted(word: str) -> str:
 
 
 def _configured(policy: nsbox.Policy, config: SandboxConfig) -> nsbox.Policy:
-    """Return the policy with the network and the limits of a configuration. Raises ValueError for what isn't there."""
+    """Return the policy with a configuration's network and limits. Raises ValueError for what nsbox doesn't have."""
     from ray.experimental.sandbox.config import parse_memory_bytes
 
     if config.image != IMAGE:
-        raise ValueError(f"image is {config.image!r}: nsbox shows the node's own programs, which image {IMAGE!r} means")
+        raise ValueError(f"image is {config.image!r}: nsbox has no images, only {IMAGE!r}, the node itself")
     if config.network not in ("none", "host"):
         raise ValueError(f"network is {config.network!r}: nsbox has 'none' and 'host'; a list of hosts is the policy's")
     if config.capabilities:
-        raise ValueError("capabilities: commands of nsbox's have none")
+        raise ValueError("capabilities must be empty: nsbox's commands have none")
     changed: dict[str, Any] = {}
     memory = parse_memory_bytes(config.memory)
     if memory:
@@ -241,8 +241,8 @@ class SandboxBackend(BaseSandboxBackend):  # type: ignore[misc,unused-ignore]
     ) -> ExecResult:
         """Run a command; return its status (128+N after signal N) and output.
 
-        user: a uid, a name that the sandbox has, or either with ":gid". Another one than the task's own needs root, and
-            a policy with ids="full".
+        user: a uid, a name that the sandbox has, or either with ":gid". A user other than the task's own needs root,
+            and a policy with ids="full".
 
         Raises SandboxTimeoutError, SandboxExecError and SandboxNotFoundError.
         """
@@ -299,10 +299,10 @@ def _identity(task: nsbox.Task, user: str | None) -> Mapping[str, Any]:
 
 
 class _NoImages:
-    """Stands where other backends have a store of images."""
+    """Replaces the store of images that other backends have."""
 
     def pull_image(self, image: str, timeout_seconds: float = 120.0) -> str:
         """Do nothing for the node's own programs; raise SandboxCreationError for anything else."""
         if image != IMAGE:
-            raise SandboxCreationError(f"image is {image!r}: nsbox has no images, {IMAGE!r} is the node itself")
+            raise SandboxCreationError(f"image is {image!r}: nsbox has no images, only {IMAGE!r}, the node itself")
         return "/"

@@ -90,13 +90,13 @@ class NsboxExecutor(PythonExecutor):
         python: str | os.PathLike[str] | None = None,
         imports: Sequence[str] = (),
     ) -> None:
-        """Hold these; the sandbox begins with the first use.
+        """Store the options; the sandbox begins with the first use.
 
         policy: what code may do. Default: None, for Policy.workspace() of a new, empty directory.
         additional_authorized_imports: modules that code may import besides smolagents' own list; "*": all. This is for
             the model's sake. What contains the code is the policy.
         additional_functions: functions of this process that code may call, besides tools, by name. Default: None.
-        timeout_seconds: of each step, what tools take included. None: no limit. Default: 30.
+        timeout_seconds: of each step, tools included. None: no limit. Default: 30.
         max_print_outputs_length: characters of what a step prints that are kept. Default: None, for 50,000.
         python, imports: as for Sandbox.python().
         """
@@ -141,7 +141,7 @@ class NsboxExecutor(PythonExecutor):
             kernel.run("\n".join(lines), check=True)
 
     def _call(self, name: object, args: object, kwargs: object) -> object:
-        """Call a tool for the code: what it says is foreign."""
+        """Call a tool for the code, whose arguments aren't trusted."""
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None or not isinstance(args, list) or not isinstance(kwargs, dict):
             raise NameError(f"there is no tool {name!r:.100}")
@@ -158,13 +158,13 @@ class NsboxExecutor(PythonExecutor):
         self._tools = {**tools, **self._functions}
         for name in self._tools:
             if not name.isidentifier():
-                raise ValueError(f"a tool is called {name!r:.100}, and that is no name in Python")
+                raise ValueError(f"a tool is called {name!r:.100}, which isn't a name in Python")
         kernel = self._kernel
         if kernel is not None and kernel.ended is None:
             self._define(kernel, self._tools)
 
     def send_variables(self, variables: Mapping[str, Any]) -> None:
-        """Give code these variables. Raises TypeError and ValueError for values that JSON doesn't have."""
+        """Give code these variables. Raises TypeError and ValueError for values that JSON can't hold."""
         if not variables:
             return
         self._living().run("", inputs=variables, check=True)
@@ -212,7 +212,7 @@ class NsboxExecutor(PythonExecutor):
     # ---- the end
 
     def cleanup(self) -> None:
-        """End the sandbox, and all that runs in it. The next use begins a fresh one. CodeAgent.cleanup() calls this."""
+        """End the sandbox, and all that runs in it. The next use begins another. CodeAgent.cleanup() calls this."""
         self._kernel = None
         self._variables.clear()
         self._stack.close()
@@ -227,7 +227,7 @@ class NsboxExecutor(PythonExecutor):
 
 
 def _plain(value: Any) -> Any:
-    """Return what a tool has returned as values that JSON has, where these say the same."""
+    """Return a tool's result as values that JSON can hold, if that changes nothing else."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

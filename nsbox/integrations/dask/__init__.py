@@ -6,7 +6,7 @@
     for result in contained.map(client, codes, timeout=10):
         print(result.index, result.value, result.cause, result.worker)
 
-A worker that is lost loses nothing: Dask runs its batches again elsewhere, and the records say so.
+If a worker is lost, Dask runs its batches again elsewhere, and the records say so.
 """
 
 from nsbox.integrations import _extras

@@ -19,7 +19,7 @@ NAME = "nsbox-ledger"
 
 
 class NotWanted(Exception):
-    """The scheduler doesn't want this task of this worker any more, so it isn't begun."""
+    """The scheduler no longer wants this task from this worker, so the worker doesn't begin it."""
 
 
 def _ledger() -> Any:
@@ -36,7 +36,7 @@ def _ledger() -> Any:
             scheduler.handlers["nsbox_begun"] = self.look
 
         async def begin(self, key: Any, worker: str) -> Any:
-            """Note that a worker begins a task; return who began it before, None if it isn't to begin."""
+            """Note that a worker begins a task; return who began it before, None if it must not begin."""
             task = self.scheduler.tasks.get(key)
             if task is None or task.processing_on is None or task.processing_on.address != worker:
                 return None
@@ -65,7 +65,7 @@ def begin(worker: Worker, key: Any) -> tuple[str, ...]:
     """Note that this worker begins a task; return the workers that began it before. Raises NotWanted."""
     before = sync(worker.loop, worker.scheduler.nsbox_begin, key=key, worker=worker.address)
     if before is None:
-        raise NotWanted(f"{key} is no task of {worker.address} any more")
+        raise NotWanted(f"{key} is no longer a task of {worker.address}")
     return tuple(before)
 
 

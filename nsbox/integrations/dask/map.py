@@ -67,7 +67,7 @@ def submit(
     dask: Mapping[str, Any] | None = None,
     **options: Unpack[RunOptions],
 ) -> Future:
-    """Run code on a worker; return Dask's Future of a DaskResult. To cancel it ends the code.
+    """Run code on a worker; return Dask's Future of a DaskResult. Cancelling it ends the code.
 
     client: a Client of Dask's, whose workers have a SandboxPlugin.
     code, inputs: as for nsbox.Python.run().
@@ -76,8 +76,8 @@ def submit(
     dask: options of Client.submit(): resources, workers, priority and others. Default: None.
     options: timeout, grace, args, cwd, env, input and max_output, as for nsbox.Python.run().
 
-    Code that fails raises nothing: the record says so. Instead of a record the future has what nsbox.Python.run()
-    raises, or the UnavailableError of the worker's sandbox. If Dask gives up, it has Dask's KilledWorker.
+    Code that fails raises nothing: the record says so. The future raises what nsbox.Python.run() raises, or the
+    UnavailableError of the worker's sandbox. If Dask gives up, it raises Dask's KilledWorker.
     """
     task = (check_code(code), check_inputs(inputs), plugin, bool(rerun), _checked(options))
     chosen = {"key": f"nsbox-run-{uuid.uuid4().hex}", **(dask or {})}
@@ -97,15 +97,15 @@ def map(
     dask: Mapping[str, Any] | None = None,
     **options: Unpack[RunOptions],
 ) -> DaskMap:
-    """Return an iterator of the DaskResult of many snippets, run by all workers of a cluster.
+    """Run many snippets on all workers of a cluster; return an iterator of a DaskResult for each.
 
-    Each result's `index` says which snippet it belongs to. A worker that is lost loses nothing: its batches run again
-    elsewhere, and `attempt` and `lost` of their records say so. Batches that no worker had begun aren't marked.
+    Each result's `index` says which snippet it belongs to. If a worker is lost, its batches run again elsewhere, and
+    `attempt` and `lost` of their records say so. Batches that no worker had begun aren't marked.
 
     client: a Client of Dask's (not an asynchronous one), whose workers have a SandboxPlugin.
     codes: an iterable of str, or of tuples: a str, and a mapping of inputs for this one. It may be endless: it is read
         only some batches ahead.
-    inputs: variables for all of them. Default: None.
+    inputs: variables for all snippets. Default: None.
     batch: how many snippets make up one task of Dask's, from 1 to 1000. Default: None, for as many as run in 0.5 s.
     ordered: whether results come in the order of the codes; otherwise as batches are completed. Default: True.
     progress: True for a line on the terminal, or a function, as for nsbox.Python.map(). Default: None.
@@ -114,7 +114,8 @@ def map(
     plugin, dask, options: as for submit().
 
     Closing or dropping the iterator cancels the tasks and ends what runs; a `with` block closes it. Raises TypeError
-    and ValueError; during iteration, what submit() says instead of KilledWorker, for which records are "unknown".
+    and ValueError. During iteration, it raises what the future of submit() raises, except KilledWorker: then records
+    have the cause "unknown".
     """
     chosen = {"plugin": plugin, "rerun": bool(rerun), "options": _checked(options)}
     return DaskMap(client, codes, check_inputs(inputs), batch, bool(ordered), progress, chosen, dict(dask or {}))
@@ -144,7 +145,7 @@ class DaskMap(Iterator["DaskResult"]):
         chosen: dict[str, Any],
         dask: dict[str, Any],
     ) -> None:
-        """Hold the wishes; map() describes them."""
+        """Store the options; map() describes them."""
         if isinstance(codes, str) or not isinstance(codes, Iterable):
             raise TypeError(f"codes is {type_phrase(codes)}, must be an iterable of str")
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= _MOST):
@@ -164,7 +165,7 @@ class DaskMap(Iterator["DaskResult"]):
             0,
         )  # snippets read; tasks submitted; the snippet whose turn it is
         self._finished: dict[int, deque[DaskResult]] = {}  # by the first index
-        self._errors: dict[int, Exception] = {}  # in the place of a record, by its index
+        self._errors: dict[int, Exception] = {}  # instead of a record, by its index
         self._iterable_error: Exception | None = None
         self._seconds, self._ran = 0.0, 0
         self._threads, self._looked = 0, 0.0
@@ -213,7 +214,7 @@ class DaskMap(Iterator["DaskResult"]):
         return len(self._sent) < _AHEAD * threads and len(self._finished) < _WAITING * threads
 
     def _all_threads(self) -> int:
-        """Return how many threads the cluster has, as of late."""
+        """Return how many threads the cluster has, at most two seconds ago."""
         now = time.monotonic()
         if not self._threads or now - self._looked > 2:
             self._threads = max(1, sum(self._client.nthreads().values()))
@@ -274,7 +275,7 @@ class DaskMap(Iterator["DaskResult"]):
         self._meter.add([*records, *[None] * (len(sent.items) - len(records))])
 
     def _take(self) -> DaskResult | None:
-        """Return the next result that is there. Raises what came in the place of one."""
+        """Return the next result that is there. Raises what came instead of one."""
         while (first := self._turn()) is not None:
             records = self._finished[first]
             if records:

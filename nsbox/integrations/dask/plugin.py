@@ -25,7 +25,7 @@ NAME = "nsbox"
 
 
 class SandboxPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
-    """Keeps a Sandbox and a warm interpreter in each worker, those that join later included.
+    """Keeps a Sandbox and a warm interpreter in each worker, also in those that join later.
 
     policy: a Policy, or a function that returns one. Each worker calls the function with an empty directory that it has
         made for this sandbox alone.
@@ -34,9 +34,9 @@ class SandboxPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
         `total_memory`: the worker's limit, divided by its threads, as Limits.memory. Default: True.
     name: for a second plugin with another policy. `map` and `submit` name it as plugin=. Default: "nsbox".
 
-    `client.register_plugin()` returns once all workers are warm. It raises what the first one raised that can't be: an
-    UnavailableError, for example. On a worker that joins later, tasks raise it. Raises TypeError for a policy that is
-    none.
+    `client.register_plugin()` returns once all workers are warm. If a worker can't be, it raises that worker's error,
+    such as an UnavailableError. On a worker that joins later, tasks raise it. Raises TypeError for a policy of another
+    type.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SandboxPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
     # ---- for tasks
 
     def begin(self, key: Any) -> tuple[nsbox.Python, nsbox.CancelToken]:
-        """Return the interpreter for a task, and the token that is cancelled with it. end() goes with it."""
+        """Return the interpreter for a task, and the token that is cancelled with it. Call end() afterwards."""
         if self._error is not None:
             raise self._error
         token = self._all.child()
@@ -108,7 +108,7 @@ class SandboxPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
         return self._python, token
 
     def end(self, key: Any) -> None:
-        """Say that nothing of a task runs any more."""
+        """Note that nothing of a task runs any more."""
         with self._lock:
             self._tokens.pop(key, None)
 
@@ -154,6 +154,6 @@ def here(name: str) -> SandboxPlugin:
     plugin = worker.plugins.get(name)
     if not isinstance(plugin, SandboxPlugin):
         raise LookupError(
-            f"worker {worker.address} has no SandboxPlugin {name!r}: client.register_plugin(SandboxPlugin(policy))"
+            f"worker {worker.address} has no SandboxPlugin {name!r}: call client.register_plugin(SandboxPlugin(policy))"
         )
     return plugin

@@ -1,4 +1,4 @@
-"""DaskResult: what code did on a worker, and what the driver needs to know about the way there."""
+"""DaskResult: what code did on a worker, and which workers were lost before."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UNKNOWN = 255  # the status where nobody knows it, as in Usage
 
 @frozen
 class DaskResult(PythonResult):
-    """What code did on a worker: a PythonResult, and where it ran. A worker that is lost takes its record along.
+    """What code did on a worker: a PythonResult, and where it ran. If a worker is lost, its record is lost too.
 
     worker: the address of the worker that ran it; "" if none has.
     lost: the addresses of the workers on which the code, or others of its batch, had begun before, and that were lost
-        with their records. It is (): nothing of the code has run before.
+        with their records. If it is (), nothing of the code has run before.
 
     All of it is text, numbers, and values that came as JSON. So nothing that a sandbox wrote is unpickled anywhere.
     """

@@ -1,8 +1,8 @@
 """The backend.
 
 Files are read, written, edited and deleted by nsbox's file tools, in this process, where no command can lead them
-astray. What those don't reach, such as /usr, and `ls` and `glob`, whose rules are Deep Agents' own, is left to the
-scripts of the base class, which run in the sandbox like any other command.
+astray. They don't reach everything, such as /usr, and the rules of `ls` and `glob` are Deep Agents' own. There, the
+scripts of the base class do the work. They run in the sandbox like any other command.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SandboxBackend(BaseSandbox):
     """A sandbox for an agent of Deep Agents: a shell, and all file tools, each also for coroutines.
 
     Paths are absolute, as commands see them. Errors are those of Deep Agents: "file_not_found", "permission_denied",
-    "is_directory" and "invalid_path", followed by what nsbox says where the tool's answer is a sentence. If the machine
+    "is_directory" and "invalid_path", followed by nsbox's reason if the answer is a sentence. If the machine
     can't grant the policy, calls raise UnavailableError. A cancelled task's command is ended first.
     """
 
@@ -95,7 +95,7 @@ class SandboxBackend(BaseSandbox):
         env: Mapping[str, str] | None = None,
         secrets: Store | Mapping[str, Secret | str] | None = None,
     ) -> None:
-        """Begin a session under a policy, or use what is there.
+        """Begin a session under a policy, or use a given Sandbox.
 
         policy: a Policy: this makes a session under it, which close() ends. Commands find in /tmp and in a private home
             what earlier ones have left there, and what they leave running goes on. Or a Sandbox, Session, Task or
@@ -131,7 +131,7 @@ class SandboxBackend(BaseSandbox):
         return self._id
 
     def close(self) -> None:
-        """End the session if this began it, and everything that runs in it. Closing twice is no error."""
+        """End the session and everything that runs in it, if this backend began it. Closing twice is no error."""
         if self._own is not None:
             self.box.close()
             self._own.close()
@@ -322,7 +322,7 @@ class SandboxBackend(BaseSandbox):
         """Return a GrepResult, of lines with this text: by ripgrep if the sandbox has it.
 
         path: a directory or a file. Default: the policy's directory.
-        glob: which files. max_count: at most so many matches. Default: 100,000.
+        glob: which files. max_count: the limit of matches. Default: 100,000.
 
         At most 500 bytes of a line are returned. After 15 seconds the search ends, and says so.
         """
@@ -404,7 +404,7 @@ class SandboxBackend(BaseSandbox):
 def _absolute(path: str) -> str:
     """Return the path; raises ValueError unless it is absolute."""
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"{path!r} is no absolute path")
+        raise ValueError(f"{path!r} isn't an absolute path")
     return path
 
 

@@ -24,7 +24,7 @@ class Page(Frozen):
     size: of the file, in bytes.
     is_text: whether it is UTF-8.
     data: the contents of a file that isn't, if it isn't too large.
-    offset, limit: as they were asked for.
+    offset, limit: as requested.
     text: the lines, without a newline at the end.
     count: how many lines; a line that was cut counts only if it is the first.
     total: how many the file has; None if it wasn't read to its end.
@@ -48,7 +48,7 @@ def page(file: IO[bytes], offset: int, limit: int, most: int, most_data: int, *,
     file: open for reading, at its beginning.
     offset: how many lines to skip. limit: how many to return.
     most: bytes of text. most_data: bytes of a file that isn't text.
-    is_text: False: it is none, whatever it looks like.
+    is_text: False: the file isn't text, whatever it looks like.
     """
     size = os.fstat(file.fileno()).st_size
     if is_text:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class SandboxExecutionPolicy(BaseExecutionPolicy):
     """Starts the shell of ShellToolMiddleware in a sandbox.
 
-    What the middleware promises holds: a command that takes too long is ended, and a fresh shell is started; long
+    The middleware's promises hold: a command that takes too long is ended, and a fresh shell is started; long
     output is cut; `restart` makes a fresh shell. If a command fails because the sandbox refused something, lines that
     begin with "[sandbox]" follow its output, and tell the model what would be allowed.
 
@@ -82,7 +82,7 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
     def spawn(self, *, workspace: Path, env: Mapping[str, str], command: Sequence[str]) -> Popen[str]:
         """Return the shell, started in the sandbox, in the workspace.
 
-        workspace: the middleware's directory. The temporary one that it makes if it has none is used only without a
+        workspace: the middleware's directory. If it has none, it makes a temporary one. That is only used without a
             policy; otherwise shells start in the policy's own directory.
         env: variables in addition to those that the policy builds.
         command: the shell.

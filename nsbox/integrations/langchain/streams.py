@@ -61,17 +61,17 @@ class Limits:
         self._bytes += len(line.encode("utf-8", "replace"))
 
     def has_room(self, lines: int, size: int) -> bool:
-        """Return whether the driver would keep so many more."""
+        """Return whether the driver would keep this much more."""
         return self._count + lines <= self._lines and (self._size is None or self._bytes + size <= self._size)
 
 
 class Shell:
     """A shell's process, and its command that runs. Its streams replace those of the Popen.
 
-    limits: None: the driver isn't told why a command failed.
+    limits: None: the driver gets no reasons if a command fails.
 
-    Near the limit of what the driver keeps, lines are held back until the command ends. So what explains its failure
-    can come before those that are too many.
+    Near the limit of what the driver keeps, lines are held back until the command ends. So the reasons for its failure
+    can come before the lines that the driver cuts off.
     """
 
     def __init__(self, process: Popen[Any], policy: Policy, program: str, limits: Limits | None) -> None:

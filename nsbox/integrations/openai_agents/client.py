@@ -40,7 +40,7 @@ class NsboxSandboxClientOptions(BaseSandboxClientOptions):
 
 
 def workspace_policy(root: Path) -> Policy:
-    """Return the policy of sessions by default: Policy.workspace() of the root, with links that stay in it followed."""
+    """Return the default policy of sessions: Policy.workspace() of the root, which follows links that stay in it."""
     return Policy.workspace(root, symlinks="beneath")
 
 
@@ -143,7 +143,7 @@ class NsboxSandboxClient(BaseSandboxClient):
         return session
 
     def deserialize_session_state(self, payload: dict[str, object]) -> SandboxSessionState:
-        """Return the state that serialize_session_state() has made a mapping of."""
+        """Return a state from the mapping that serialize_session_state() has made."""
         return self._deserialize_session_state_payload(payload, NsboxSandboxSessionState)
 
 

@@ -1,4 +1,4 @@
-"""Commands that go on while others run, as the SDK's shell tool wants them: nsbox's jobs, by numbers of the SDK."""
+"""Commands that go on while others run, for the SDK's shell tool: nsbox's jobs, under the SDK's numbers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Processes:
             await process.job.kill(at_once=True)
 
     async def _prune(self) -> None:
-        """End the command that was used longest ago, if there are too many."""
+        """End the least recently used command, if there are too many."""
         if len(self._processes) < PTY_PROCESSES_MAX:
             return
         meta = [(number, one.used, not one.job.is_running) for number, one in self._processes.items()]

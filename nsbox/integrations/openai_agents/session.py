@@ -115,7 +115,7 @@ class NsboxSandboxSession(Processes, BaseSandboxSession):
         return errors.WorkspaceStopError(path=self.root, cause=error)
 
     async def running(self) -> bool:
-        """Return whether it has started, and goes on."""
+        """Return whether it has started, and still runs."""
         return self._is_ready and await self._has_task()
 
     async def _shutdown_backend(self) -> None:

@@ -28,7 +28,7 @@ _PROGRAM = Path(PACKAGE, "integrations/pytest/inside.py")
 
 
 def begin(session: pytest.Session) -> None:
-    """Contain the tests of a session that are to be; raises UsageError if that can't be."""
+    """Contain the tests of a session that ask for it; raises UsageError if that isn't possible."""
     config = session.config
     if config.option.usepdb or getattr(config.option, "trace", False):
         raise pytest.UsageError("--pdb and --trace can't be used with tests in sandboxes: a sandbox has no terminal")
@@ -39,10 +39,10 @@ def begin(session: pytest.Session) -> None:
 
 
 class Outside:
-    """Runs contained tests, and reports what a pytest inside says of them."""
+    """Runs contained tests, and reports what a pytest inside says about them."""
 
     def __init__(self, session: pytest.Session, scope: str) -> None:
-        """Find out which tests are to be contained, and under which policies; raises UsageError."""
+        """Find out which tests ask for a sandbox, and under which policies; raises UsageError."""
         config = session.config
         self._policy, self._scope, self._config = policy_of(config), scope, config
         self._policies: dict[pytest.Item, Policy] = {}
@@ -114,7 +114,7 @@ class Outside:
 
 
 def failure(item: pytest.Item, text: str, began: float, when: Any = "call") -> pytest.TestReport:
-    """Return the report of a test that the pytest inside has said nothing of."""
+    """Return the report of a test about which the pytest inside has said nothing."""
     ended = time.time()
     return pytest.TestReport(
         nodeid=item.nodeid,
@@ -247,7 +247,7 @@ class Child:
         )
 
     def _why(self, status: int, text: str, usage: Any = None) -> str:
-        """Return what of the sandbox may have made a test fail, a line for each."""
+        """Return how the sandbox may have made a test fail, a line for each reason."""
         start = str(self._config.invocation_params.dir)
         found = reasons(self._policy, status, "", text, cwd=start, usage=usage, ending=None)
         return "\n".join(hint.message for hint in found)

@@ -17,7 +17,7 @@ def policy_file(config: pytest.Config) -> tuple[str | None, str | None]:
         path = os.path.join(str(config.rootpath), str(own))
     section = str(config.getini("nsbox_section") or "") or None
     if section and not path:
-        raise pytest.UsageError("nsbox_section names a table, and nsbox_policy no file")
+        raise pytest.UsageError("nsbox_section names a table, but nsbox_policy names no file")
     return path or None, section
 
 

@@ -12,14 +12,14 @@ from nsbox.integrations.pytest.policy import policy_file, policy_of
 
 
 def begin(config: pytest.Config) -> None:
-    """Set what pytest-xdist starts; raises UsageError if that can't be."""
+    """Set what pytest-xdist starts; raises UsageError if that isn't possible."""
     option, number = config.option, config.option.nsbox_workers
     if not config.pluginmanager.has_plugin("xdist"):
         raise pytest.UsageError("--nsbox-workers needs the plugin pytest-xdist: pip install pytest-xdist")
     if number < 1:
         raise pytest.UsageError(f"--nsbox-workers is {number}, must be 1 or more")
     if option.nsbox:
-        raise pytest.UsageError("--nsbox-workers and --nsbox exclude each other: a worker's tests are in its sandbox")
+        raise pytest.UsageError("--nsbox-workers and --nsbox exclude each other: a worker is already in a sandbox")
     if option.usepdb:
         raise pytest.UsageError("--pdb can't be used with --nsbox-workers: a worker has no terminal")
     if hasattr(config, "workerinput"):
@@ -33,7 +33,7 @@ def begin(config: pytest.Config) -> None:
         command[5:7] = ["--policy", path, "-w", str(config.rootpath), *table]
     line = shlex.join(command)
     if "//" in line:
-        raise pytest.UsageError(f"--nsbox-workers: a path with // can't be in a specification of execnet: {line}")
+        raise pytest.UsageError(f"--nsbox-workers: execnet can't use a path with //: {line}")
     option.tx, option.numprocesses = [f"{number}*popen//python={line}"], None
     if option.dist == "no":
         option.dist = "load"

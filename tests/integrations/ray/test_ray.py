@@ -99,7 +99,7 @@ def test_backend(backend: SandboxBackend) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"image": "python:3.12"}, "image 'host' means"),
+        ({"image": "python:3.12"}, "only 'host', the node itself"),
         ({"image": "host", "network": "public"}, "network is 'public'"),
         ({"image": "host", "capabilities": ["CAP_CHOWN"]}, "capabilities"),
     ],
