@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import resource  # noqa: F401 (wait4() imports it when it is first called)
 import select
 import signal
 import socket

@@ -148,6 +148,7 @@ class Server:
         self._runs: Runs  # of the branches, like the next
         self._rehearsal: Runs
         self._prelude: Prelude | None = None  # that each branch makes itself
+        self._guard = Guard(())
         self._main = ModuleType("__main__")
         vars(self._main)["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
@@ -173,7 +174,8 @@ class Server:
         if config.get("cold"):
             self._prelude = prelude
         else:
-            _begin(prelude, Guard(config.get("regions") or ()))
+            self._guard = Guard(config.get("regions") or ())
+            _begin(prelude, self._guard)
         _check_threads()
         interrupts.hold(True)  # a branch lets it come
         for stream in (sys.stdout, sys.stderr):
@@ -279,6 +281,7 @@ class Server:
                 core.close(parameters)
             else:
                 os.setsid()
+            self._guard.remove()  # here nothing has any rights
             told.close()
             if hold is not None:
                 hold[0].close()
@@ -307,12 +310,9 @@ def _hand_over_mounts(hold: socket.socket) -> None:
 
 
 def _begin(prelude: Prelude, guard: Guard) -> None:
-    """Do what happens before code; raises StageError. Nothing is loaded that commands can write to."""
+    """Do what happens before code; raises StageError. From here on, nothing is loaded that commands can write to."""
     guard.install()
-    try:
-        failure = prelude.failure()
-    finally:
-        guard.remove()
+    failure = prelude.failure()
     if guard.found:
         raise StageError("open", guard.found, "", "")
     if failure is not None:

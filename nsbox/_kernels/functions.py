@@ -35,7 +35,7 @@ def answer(functions: Mapping[str, Callable[..., Any]], call: Mapping[str, Any])
 
     An Exception becomes part of the answer. What isn't one, such as KeyboardInterrupt, is raised.
     """
-    number, name, args, kwargs = call.get("n"), call.get("name"), call.get("args"), call.get("kwargs")
+    number, name, args, kwargs = _number(call), call.get("name"), call.get("args"), call.get("kwargs")
     if not isinstance(name, str) or name not in functions:
         return _error(number, "NameError", f"there is no function {name!r:.100}")
     if not isinstance(args, list) or not isinstance(kwargs, dict):
@@ -52,7 +52,13 @@ def answer(functions: Mapping[str, Callable[..., Any]], call: Mapping[str, Any])
 
 def refused(call: Mapping[str, Any]) -> bytes:
     """Return the answer to a call that comes too late."""
-    return _error(call.get("n"), "RuntimeError", "no function can be called any more: the code was interrupted")
+    return _error(_number(call), "RuntimeError", "no function can be called any more: the code was interrupted")
+
+
+def _number(call: Mapping[str, Any]) -> int | None:
+    """Return the number of a call, which its answer repeats; None for anything else, such as megabytes of text."""
+    number = call.get("n")
+    return number if type(number) is int else None
 
 
 def _text(error: Exception) -> str:
@@ -62,5 +68,5 @@ def _text(error: Exception) -> str:
         return ""
 
 
-def _error(number: object, kind: str, message: str) -> bytes:
+def _error(number: int | None, kind: str, message: str) -> bytes:
     return frame({"op": "answer", "n": number, "error": {"type": kind, "message": plain(message)[:_MOST_TEXT]}})

@@ -7,6 +7,7 @@ import json
 import mcp_types as types
 
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._interpreter.wire import plain
 
 if TYPE_CHECKING:
     from typing import Any
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def failure(text: str) -> types.CallToolResult:
     """Return the result of a call that went wrong, which tells the model why."""
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
+    return types.CallToolResult(content=[types.TextContent(type="text", text=plain(text))], is_error=True)
 
 
 def result(name: str, answer: dict[str, Any]) -> types.CallToolResult:
@@ -25,6 +26,7 @@ def result(name: str, answer: dict[str, Any]) -> types.CallToolResult:
     """
     if set(answer) == {"error"}:
         return failure(str(answer["error"]))
+    answer = _encodable(answer)
     if name == "media":
         return _media(answer)
     content: list[Any] = []
@@ -33,6 +35,14 @@ def result(name: str, answer: dict[str, Any]) -> types.CallToolResult:
         shown, content = _without_images(answer)
     text = types.TextContent(type="text", text=json.dumps(shown, ensure_ascii=False))
     return types.CallToolResult(content=[text, *content], structured_content=answer)
+
+
+def _encodable(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer that UTF-8 can say: commands choose names of files, and keys of values."""
+    text = json.dumps(answer, ensure_ascii=False)
+    made = plain(text)
+    found: dict[str, Any] = answer if made == text else json.loads(made)
+    return found
 
 
 def _media(answer: dict[str, Any]) -> types.CallToolResult:

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
+from nsbox._paths.resolution import Resolution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 
-def directory_of(uri: str) -> str:
+def directory_of(uri: str, names: Resolution | None = None) -> str:
     """Return the directory that a root's URI names, without links in its path; raises ValueError.
 
     uri: a file URI of this machine (RFC 8089), such as file:///home/me/project.
+    names: notes the links on the way to it. Default: None.
     """
     parts = urlsplit(uri)
     if parts.scheme != "file":
@@ -28,24 +30,39 @@ def directory_of(uri: str) -> str:
     path = os.fsdecode(unquote_to_bytes(parts.path))
     if "\0" in path or not path.startswith("/"):
         raise ValueError("isn't an absolute path")
-    real = os.path.realpath(path)
+    try:
+        real = (names or Resolution()).entry("roots", path)
+    except PolicyError:
+        real = ""
     if not os.path.isdir(real):
         raise ValueError("isn't a directory on this machine")
     return real
 
 
-def directories(uris: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the directories that roots name, and for each root that names none a sentence that says why."""
-    found: list[str] = []
+def directories(uris: Iterable[str], writable: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Return the directories that roots name, and for each root that names none a sentence that says why.
+
+    A root whose path leads out of where commands can write names none: one of them may have made the link.
+
+    writable: directories where commands can write, besides the roots themselves and what this process has opened.
+        Default: nothing.
+    """
+    named: list[tuple[str, str, Resolution]] = []
     problems = []
     for uri in uris:
+        names = Resolution()
         try:
-            path = directory_of(uri)
+            named.append((uri, directory_of(uri, names), names))
         except (ValueError, OSError) as error:
             problems.append(f"the root {uri} is ignored: it {error}")
-        else:
-            if path not in found:
-                found.append(path)
+    found: list[str] = []
+    places = (*writable, *(path for _, path, _ in named))
+    for uri, path, names in named:
+        redirected = [text for _, _, text in names.problems(places)]
+        if redirected:
+            problems.append(f"the root {uri} is ignored: {redirected[0]}")
+        elif path not in found:
+            found.append(path)
     return found, problems
 
 

@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._interpreter.wire import plain
 
 if TYPE_CHECKING:
     from typing import Any
@@ -92,12 +93,23 @@ def read_message(line: bytes, size: int) -> tuple[SessionMessage | None, Session
     return None, _problem(INVALID_REQUEST, "the line is JSON, but not a message of JSON-RPC 2.0", _id_of(line))
 
 
+def line_of(message: SessionMessage) -> bytes:
+    """Return a message as JSON. What isn't UTF-8, such as a file's name that a command has chosen, has U+FFFD there."""
+    try:
+        return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError:  # half of a surrogate pair, such as os.fsdecode() makes
+        rows = message.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return plain(json.dumps(rows, ensure_ascii=False)).encode()
+
+
 def _id_of(line: bytes) -> str | int | None:
     try:
         found = json.loads(line).get("id")
     except (ValueError, AttributeError, RecursionError):
         return None
-    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
+    if isinstance(found, str):
+        return found if plain(found) == found else None  # the protocol's messages are UTF-8
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 class Writer:
@@ -201,8 +213,7 @@ async def stdio() -> AsyncIterator[tuple[Any, Any]]:
         try:
             async with outgoing:
                 async for message in outgoing:
-                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    await writer.write(text.encode() + b"\n")
+                    await writer.write(line_of(message) + b"\n")
         except OSError:  # nobody reads any more
             close()
         finally:

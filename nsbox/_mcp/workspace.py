@@ -115,7 +115,7 @@ class Workspace:
         policy = self._wishes.policy
         if not uris:
             return policy, []
-        roots, problems = directories(uris)
+        roots, problems = directories(uris, policy.write)
         if not roots:
             raise PolicyError("roots", f"no root of the client can be a workspace: {'; '.join(problems)}")
         if self._wishes.roots == "allow":

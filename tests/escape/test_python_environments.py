@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from nsbox_testing import needs
 
 from nsbox import Bind, Dev, InterpreterError, Policy, Proc, RoBind, Sandbox
 from nsbox._plan.ops import Op
@@ -275,14 +276,107 @@ def test_a_setup_that_leads_there(workspace: Path, catches: bool) -> None:
     assert notes(workspace) == [NOTHING]
 
 
+@pytest.mark.parametrize("where", ["beside", "link"])
+def test_a_compiled_module(workspace: Path, tmp_path: Path, where: str) -> None:
+    """A source is read-only, but its compiled form isn't: that is what Python runs, so a command could poison it.
+
+    beside: read= protects the source alone, in the workspace. link: its __pycache__ leads to the workspace.
+    """
+    directory = workspace if where == "beside" else tmp_path / "library"
+    directory.mkdir(exist_ok=True)
+    (directory / "harmless.py").write_text("x = 1\n")
+    policy = Policy.workspace(workspace, read=[directory / "harmless.py" if where == "beside" else directory])
+    with Sandbox(policy) as box:
+        write(box, workspace / "poison.py", poison(workspace) + "\nx = 2\n")
+        code = (
+            "import importlib._bootstrap_external as boot, os\n"
+            f"made = os.stat({str(directory / 'harmless.py')!r})\n"
+            "code = compile(open('poison.py').read(), 'harmless.py', 'exec')\n"
+            "data = boot._code_to_timestamp_pyc(code, int(made.st_mtime), made.st_size)\n"
+            "os.mkdir('__pycache__')\n"
+            "open(boot.cache_from_source('harmless.py'), 'wb').write(data)"
+        )
+        box.python().run(code, check=True)
+        if where == "link":
+            (directory / "__pycache__").symlink_to(workspace / "__pycache__")
+        with box.python(setup=f"import sys; sys.path.insert(0, {str(directory)!r}); import harmless") as py:
+            assert py.run("harmless.x").value == 2  # in a branch, it may
+            assert "__pycache__" in py.why_cold
+    assert notes(workspace) == [NOTHING]
+
+
+@pytest.mark.parametrize("is_control", [False, True])
+def test_what_python_imports_by_itself(workspace: Path, is_control: bool) -> None:
+    """A setup has the workspace come first in sys.path. Long after it, Python imports modules of its own (wait4(2)).
+
+    Control: a branch finds what a command has put in the way.
+    """
+    names = ("resource", "traceback", "linecache", "tokenize", "_strptime", "warnings", "threading", "selectors")
+    with Sandbox(Policy.workspace(workspace)) as box:
+        for name in names:
+            write(box, workspace / f"{name}.py", poison(workspace) + "\nstruct_rusage = None\n")
+        with box.python(setup=f"import sys; sys.path.insert(0, {str(workspace)!r})") as py:
+            assert py.why_cold == ""
+            for code in ("1", "1 / 0", "import os; os._exit(3)"):
+                py.run(code)
+            if is_control:
+                py.run("import sys; sys.modules.pop('resource', None); import resource")
+            assert py.run("2").value == 2
+    assert notes(workspace) == ([NOTHING] if is_control else [])
+
+
+def test_a_zip_file_by_its_loader(workspace: Path) -> None:
+    """An archive in the workspace isn't loaded by the loader's old method either."""
+    with Sandbox(Policy.workspace(workspace)) as box:
+        write(box, workspace / "poison.py", poison(workspace))
+        box.python().run("import zipfile; zipfile.ZipFile('z.zip', 'w').write('poison.py')", check=True)
+        setup = "import zipimport; zipimport.zipimporter('z.zip').load_module('poison')"
+        with box.python(setup=setup) as py:
+            py.run("1")
+            assert "z.zip" in py.why_cold
+    assert POWER not in notes(workspace)
+
+
 def test_a_library_path(workspace: Path) -> None:
     """The dynamic loader loads what LD_LIBRARY_PATH leads to, before any Python: the interpreter isn't started so."""
-    for name, value in (("LD_LIBRARY_PATH", str(workspace)), ("LD_PRELOAD", f"{workspace}/a.so"), ("LD_AUDIT", "./a")):
+    ways = [
+        *(
+            ("LD_LIBRARY_PATH", value)
+            for value in (str(workspace), f"/none;{workspace}", ".", "lib", "/none:", "$ORIGIN")
+        ),
+        *(("LD_PRELOAD", f"{workspace}/a.so"), ("LD_PRELOAD", "b.so ./a"), ("LD_AUDIT", "./a"), ("GCONV_PATH", "lib")),
+        *(("OPENSSL_CONF", value) for value in (f"{workspace}/a b", "a.cnf")),
+        *(("OPENSSL_MODULES", value) for value in ("lib", str(workspace))),
+    ]
+    for name, value in ways:
         policy = Policy.workspace(workspace, env={name: value})
         with Sandbox(policy) as box, pytest.raises(InterpreterError, match=name):
             box.python().run("1")
-    with Sandbox(Policy.workspace(workspace, env={"LD_LIBRARY_PATH": "/usr/lib"})) as box:
-        assert box.python().run("1").value == 1
+    for value in ("/usr/lib", "/usr/lib:/lib"):
+        with Sandbox(Policy.workspace(workspace, env={"LD_LIBRARY_PATH": value, "OPENSSL_CONF": "/etc/a:b"})) as box:
+            assert box.python().run("1").value == 1
+
+
+@needs.programs("gcc")
+@pytest.mark.parametrize("way", ["{0}", "/none;{0}", ".", "lib", "control"])
+def test_a_library_in_the_workspace(workspace: Path, way: str) -> None:
+    """A library that a command has made isn't loaded, however the path is written. Control: a branch loads it."""
+    (workspace / "a.c").write_text(
+        f"#include <stdio.h>\n__attribute__((constructor)) static void go(void)"
+        f'{{ FILE *f = fopen("{workspace}/notes", "a"); if (f) {{ fputs("[true, true]\\n", f); fclose(f); }} }}'
+    )
+    (workspace / "lib").mkdir()
+    for name in ("a.so", "lib/a.so"):
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", workspace / name, workspace / "a.c"], check=True)
+    env = {"LD_LIBRARY_PATH": way.format(workspace), "LD_PRELOAD": "a.so"}
+    if way == "control":
+        with Sandbox(Policy.workspace(workspace)) as box:
+            box.python().run("import ctypes; ctypes.CDLL('./a.so')", check=True)
+        assert notes(workspace) == [POWER]
+        return
+    with Sandbox(Policy.workspace(workspace, env=env)) as box, pytest.raises(InterpreterError, match="LD_LIBRARY_PATH"):
+        box.python().run("1")
+    assert notes(workspace) == []
 
 
 def test_a_name_in_path(workspace: Path) -> None:

@@ -2,8 +2,9 @@
 
 The interpreter itself is trusted, and so are its imports and its setup. They don't try to get past this. But they may
 lead to a module that a command has put in their way: by a directory in sys.path, a finder of an editable package, or a
-link. So the loaders look at each file before they run it. Once it is clear that nothing is loaded any more, the loaders
-are as they were.
+link. So the loaders look at each file before they run it, as long as the interpreter lives: Python itself imports some
+modules when it first needs them, and the setup may have put the workspace on their way. In a branch, the loaders are as
+they were.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import stat
 import zipimport
 from collections.abc import Iterable
 from importlib import machinery
+from importlib.util import cache_from_source
 from typing import Any
 
 _MOST_LINKS = 40
@@ -74,16 +76,18 @@ class Guard:
     def install(self) -> None:
         """Have the loaders look."""
         source: Any = machinery.SourceFileLoader
+        self._wrap(source, "get_code", lambda loader, name: _cache(loader.path))
         self._wrap(source, "get_code", lambda loader, name: loader.path)
         self._wrap(machinery.SourcelessFileLoader, "get_code", lambda loader, name: loader.path)
         self._wrap(machinery.ExtensionFileLoader, "create_module", lambda loader, spec: loader.path)
         self._wrap(zipimport.zipimporter, "get_code", lambda loader, name: loader.archive)
         self._wrap(zipimport.zipimporter, "exec_module", lambda loader, module: loader.archive)
+        self._wrap(zipimport.zipimporter, "load_module", lambda loader, name: loader.archive)
 
     def _wrap(self, kind: Any, name: str, path_of: Any) -> None:
         own, check = vars(kind).get(name), self.check
         function = getattr(kind, name, None)
-        if function is None:  # before 3.10, zipimport is of the older kind
+        if function is None:  # zipimport has no exec_module before 3.10, and no load_module from 3.15 on
             return
 
         def wrapped(loader: Any, what: Any) -> Any:
@@ -97,6 +101,14 @@ class Guard:
         """Put the loaders back as they were."""
         while self._undo:
             self._undo.pop()()
+
+
+def _cache(path: str) -> str:
+    """Return where Python looks for the compiled form of a source, which it runs instead."""
+    try:
+        return cache_from_source(path)
+    except NotImplementedError:  # it looks for none
+        return path
 
 
 def _link(path: str) -> str | None:

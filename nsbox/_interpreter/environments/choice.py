@@ -31,11 +31,15 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._spawn.prepare import Prepared
 
-# Variables that make a program load code: ld.so(8), config(5ssl). The other modules of Python are isolated.
-_LOADING = (
-    *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH"),
-    *("OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
-)
+# What of the environment makes a program load code, and what parts the paths in it; "": it is one path. From ld.so(8),
+# iconv(1), config(5ssl), and musl's ldso/dynlink.c. The other modules of Python are isolated.
+_LOADING = {
+    **dict.fromkeys(("LD_PRELOAD", "LD_AUDIT"), r"[:\s]"),
+    "LD_LIBRARY_PATH": r"[:;\n]",
+    "GCONV_PATH": ":",
+    **dict.fromkeys(("OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"), ""),
+}
+_BY_NAME = ("LD_PRELOAD", "LD_AUDIT")  # a name without a slash is looked for where libraries are
 _NAME = re.compile(r"(python|pypy)(\d+(\.\d+)*)?[a-z]{0,2}")
 _MOST_CONFIG = 1 << 16
 _WRITE = "where this policy's commands can write"
@@ -223,11 +227,19 @@ def _above(said: Report) -> Iterable[str]:
 
 
 def _check_loading(prepared: Prepared, places: Places) -> None:
+    """Raise InterpreterError if a variable of the environment has the program load what commands can write to."""
     variables = prepared.environment.variables(dict(os.environ))
-    for name in _LOADING:
+    for name, parting in _LOADING.items():
         value = variables.get(name, "")
-        for path in re.split("[: ]", value) if value else ():
-            opening = places.opening(path) if path.startswith("/") else "the current directory"
-            if opening and ("/" in path or not path):
-                text = f"{name} leads to {path or opening}, in {opening}, {_WRITE}; leave it out of the environment"
-                raise InterpreterError("start", name, text)
+        if not value:
+            continue
+        for path in re.split(parting, value) if parting else (value,):
+            if path and "/" not in path and name in _BY_NAME:
+                continue
+            if not path.startswith("/") or ("$" in path and parting):  # ld.so(8) expands $ORIGIN
+                text = f"{name} has {printable(path) or 'an empty path'}, and it isn't known where that leads"
+            elif opening := places.opening(path):
+                text = f"{name} leads to {printable(path)}, in {printable(opening)}, {_WRITE}"
+            else:
+                continue
+            raise InterpreterError("start", name, f"{text}; leave it out of the environment")

@@ -44,6 +44,29 @@ def test_uris(tmp_path: Path) -> None:
     assert problems[1].endswith("is ignored: it is on another machine")
 
 
+def test_a_planted_link(tmp_path: Path) -> None:
+    """A root that a command has replaced by a link out of its workspace isn't the next workspace: --client-roots allow.
+
+    Control: the same link, made where no command can write.
+    """
+    for name in ("project/sub", "home"):
+        (tmp_path / name).mkdir(parents=True)
+    project, sub, home = tmp_path / "project", tmp_path / "project/sub", tmp_path / "home"
+    nsbox.run("rmdir sub; ln -s ../home sub", shell=True, policy=nsbox.Policy.workspace(project), check=True)
+    found, problems = directories([sub.as_uri()])  # this process remembers where commands could write
+    assert found == [] and len(problems) == 1 and "commands can write" in problems[0]
+    (tmp_path / "other").mkdir()
+    link = tmp_path / "other/link"
+    link.symlink_to(home)
+    assert directories([link.as_uri()]) == ([str(home)], [])
+    for roots, writable in (
+        ([tmp_path / "other"], []),
+        ([], [str(tmp_path / "other")]),
+    ):  # the same from a server's start
+        found, problems = directories([root.as_uri() for root in [*roots, link]], writable)
+        assert found == [str(root) for root in roots] and len(problems) == 1
+
+
 def test_narrowed(tmp_path: Path) -> None:
     """What is in both: a root within the policy, a policy's directory within a root; nothing else, and no rights."""
     for name in ("ws/sub/deep", "ws/.git", "ws/lib", "more", "lib", "other"):

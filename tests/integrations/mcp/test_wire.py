@@ -50,6 +50,28 @@ def test_what_is_no_message(line: bytes, code: int, id: Any, text: str) -> None:
     assert (answer.error.code, answer.id) == (code, id) and text in answer.error.message
 
 
+def test_what_is_not_utf_8(raw: Start) -> None:
+    """Names that a command has chosen, and keys of values, end no server: what isn't UTF-8 is U+FFFD in answers."""
+    client = raw()
+    client.call(1, "shell", command="printf x > $(printf 'a\\377b')")
+    assert client.answer(1)["result"]["isError"] is False
+    client.call(2, "glob", pattern="*")
+    assert client.answer(2)["result"]["structuredContent"]["paths"] == ["a\ufffdb"]
+    client.call(3, "grep", pattern="x")
+    assert client.answer(3)["result"]["structuredContent"]["matches"][0]["path"] == "a\ufffdb"
+    client.call(4, "python", code="{'\\ud800': '\\ud800'}")
+    assert client.answer(4)["result"]["structuredContent"]["value"] == {"\ufffd": "\ufffd"}
+    client.write(b'{"jsonrpc": "2.0", "id": "\\ud800", "method": "ping"}\n')
+    assert client.answer(None)["error"]["code"] == -32600
+    client.write(
+        b'{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "\\udcff", "arguments": {}}}\n'
+    )
+    assert client.answer(5)["error"]["code"] == -32600
+    client.call(6, "shell", command="echo one")
+    assert client.answer(6)["result"]["structuredContent"]["stdout"] == "one\n"
+    assert client.end()[0] == 0
+
+
 def test_garbage(raw: Start) -> None:
     """Before the first message and in the midst of others: each line gets its error, and the server goes on."""
     client = raw(greets=False)

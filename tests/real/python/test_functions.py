@@ -230,6 +230,27 @@ def test_flood(kernel: PythonKernel, forged: str, words: str) -> None:
     assert any(words in hint.message for hint in result.why), result.why
 
 
+def test_answers_that_nobody_reads(py: Python) -> None:
+    """Code that calls, and reads no answer, gets no more answers than its socket and this process hold for it."""
+    asked = []
+
+    def big() -> str:
+        asked.append(1)
+        return "x" * (1 << 20)
+
+    forge = f"""{_FORGE}
+import json, os, socket, time
+content = json.dumps({{"id": number, "call": {{"n": 1, "name": "big", "args": [], "kwargs": {{}}}}}}).encode()
+raw = socket.socket(fileno=os.dup(line.fd))
+for _ in range(8):
+    raw.sendall(len(content).to_bytes(4, 'little') + content)
+    time.sleep(0.05)
+"""
+    with py.kernel(functions={"big": big}) as kernel:
+        assert kernel.run(forge).returncode == 0
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -239,6 +260,7 @@ def test_flood(kernel: PythonKernel, forged: str, words: str) -> None:
         "{'n': 1, 'name': ['add'], 'args': [], 'kwargs': {}}",
         "{'n': 1, 'name': 'add', 'args': 'ab', 'kwargs': {}}",
         "{'n': 1, 'name': 'add', 'args': [], 'kwargs': [1]}",
+        "{'n': 'x' * 3000000, 'name': 'none', 'args': [], 'kwargs': {}}",
         "{'n': {'x': []}, 'name': None, 'args': None, 'kwargs': None}",
     ],
 )
