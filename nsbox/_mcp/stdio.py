@@ -95,11 +95,14 @@ def read_message(line: bytes, size: int) -> tuple[SessionMessage | None, Session
 
 def line_of(message: SessionMessage) -> bytes:
     """Return a message as JSON. What isn't UTF-8, such as a file's name that a command has chosen, has U+FFFD there."""
+    text: str
     try:
-        return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        return text.encode()
     except ValueError:  # half of a surrogate pair, such as os.fsdecode() makes
         rows = message.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return plain(json.dumps(rows, ensure_ascii=False)).encode()
+        text = plain(json.dumps(rows, ensure_ascii=False))
+        return text.encode()
 
 
 def _id_of(line: bytes) -> str | int | None:

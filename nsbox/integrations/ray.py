@@ -46,6 +46,7 @@ __all__ = ["SandboxActor", "SandboxBackend"]
 
 IMAGE = "host"
 _OUTPUT = "16M"
+_MOST_FILE = 256 << 20  # bytes
 
 
 def _made(policy: Policies, scratch: Path) -> nsbox.Policy:
@@ -273,10 +274,12 @@ class SandboxBackend(BaseSandboxBackend):  # type: ignore[misc,unused-ignore]
         task = self._instance(sandbox_id).task
         try:
             with task.open(path, "rb") as file:
-                content: bytes = file.read()
-                return content
+                content: bytes = file.read(_MOST_FILE + 1)  # a command may have made a sparse file of any size
         except (nsbox.NsboxError, OSError) as error:
             raise SandboxError(str(error)) from error
+        if len(content) > _MOST_FILE:
+            raise SandboxError(f"{path} is larger than {_MOST_FILE >> 20} MiB")
+        return content
 
     def get_status(self, sandbox_id: str) -> SandboxStatus:
         """Return RUNNING, or TERMINATED for a sandbox that isn't there any more."""

@@ -6,6 +6,7 @@ a branch it runs, as any code there may, without rights. The control is the same
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ import pytest
 from nsbox_testing import needs
 
 from nsbox import Bind, Dev, InterpreterError, Policy, Proc, RoBind, Sandbox
+from nsbox._interpreter.environments import choice
 from nsbox._plan.ops import Op
 
 NEWNS = 0x20000
@@ -394,3 +396,31 @@ def test_everything_is_writable() -> None:
     """With layers, what Bind shows is writable. If that is everything, there is no interpreter to trust."""
     with Sandbox(Policy.layers(Bind("/", "/"))) as box, pytest.raises(InterpreterError, match="commands can write"):
         box.python().run("1")
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_planted_environment_of_a_strangers_interpreter(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checked: bool
+) -> None:
+    """Commands may name any program that the policy shows. Only the caller's, and those in PATH, count; the control: all."""
+    data = tmp_path / "data"
+    data.mkdir()
+    program = str(data / "python3")
+    said = json.dumps({"executable": program, "program": program, "home": "", "prefix": "/usr", "own": [], "path": []})
+    code = f"#!/bin/sh\n[ $# = 4 ] && echo '{said}' || echo x >> '{workspace}/notes'\n"  # it lies about what it is
+    (data / "python3").write_text(code)
+    (data / "python3").chmod(0o755)
+    if not is_checked:
+        monkeypatch.setattr(choice, "_is_known", lambda prepared, path: True)
+    with Sandbox(Policy.workspace(workspace, read=[data])) as box:
+        write(box, workspace / ".venv/pyvenv.cfg", f"home = {data}\n")
+        assert box.shell(f"mkdir .venv/bin && ln -s {data}/python3 .venv/bin/python").returncode == 0
+        py = box.python()
+        if is_checked:
+            with pytest.raises(InterpreterError, match=r"neither yours nor in PATH; .* python="):
+                py.start()
+        else:
+            with contextlib.suppress(InterpreterError):
+                py.start()
+        py.close()
+    assert (workspace / "notes").exists() is not is_checked

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 
 from nsbox._base.display import printable
 from nsbox._base.errors import AccessError, InterpreterError
@@ -83,7 +84,7 @@ def choose(policy: Policy, prepared: Prepared, wish: Wish) -> Choice:
         chosen = _found(policy, prepared, chosen)
     _check_loading(prepared, places)
     env, opening = _environment(places, chosen)
-    start = _base(policy, places, chosen) if opening else chosen
+    start = _base(policy, prepared, places, chosen) if opening else chosen
     said = _asked(policy, start, wish.start_timeout)
     _check(places, start, said)
     regions = tuple(places.regions.items())
@@ -145,15 +146,33 @@ def _environment(places: Places, chosen: str) -> tuple[str, str]:
     return prefix, ""
 
 
-def _base(policy: Policy, places: Places, chosen: str) -> str:
-    """Return the interpreter that an environment is made from."""
+def _base(policy: Policy, prepared: Prepared, places: Places, chosen: str) -> str:
+    """Return the interpreter that an environment is made from.
+
+    Commands can write to the environment, so they may have chosen it. It counts only if nsbox would take it without
+    them: the caller's own, or one in PATH.
+    """
     inside = view(policy).place(chosen).inside
-    candidates = [inside, *_homes(policy, chosen)]
-    for path in candidates:
+    stranger = ""
+    for path in (inside, *_homes(policy, chosen)):
         if not places.opening(path) and _NAME.fullmatch(os.path.basename(path)) and _is_program(policy, path):
-            return view(policy).place(path).inside
+            found = view(policy).place(path).inside
+            if _is_known(prepared, found):
+                return found
+            stranger = stranger or found
+    if stranger:
+        text = f"{chosen} leads to it, {_WRITE}, and it is neither yours nor in PATH"
+        raise InterpreterError("start", stranger, f"{text}; make the environment read-only, or name another by python=")
     opening = places.opening(inside) or places.opening(chosen)
     raise _open(inside, opening, "the interpreter itself")
+
+
+def _is_known(prepared: Prepared, path: str) -> bool:
+    own = (sys.executable, getattr(sys, "_base_executable", None))
+    if any(one and os.path.realpath(one) == path for one in own):
+        return True
+    directories = prepared.environment.directories()
+    return os.path.dirname(path) in {os.path.realpath(os.fsdecode(directory)) for directory in directories}
 
 
 def _homes(policy: Policy, chosen: str) -> list[str]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+_MOST_FILE = 256 << 20  # bytes
 _EMPTY = "System reminder: File exists but has empty contents"  # what Deep Agents says to the model
 _MOST_TEXT = MAX_OUTPUT_BYTES - len(TRUNCATION_MSG.encode())
 _MOST_MATCHES = 100_000
@@ -292,7 +293,10 @@ class SandboxBackend(BaseSandbox):
     def _download(self, path: str) -> Any:
         try:
             with self.box.open(_absolute(path), "rb") as file:
-                return protocol.FileDownloadResponse(path, file.read())
+                content = file.read(_MOST_FILE + 1)  # a command may have made a sparse file of any size
+            if len(content) > _MOST_FILE:
+                return protocol.FileDownloadResponse(path, None, f"larger than {_MOST_FILE >> 20} MiB")
+            return protocol.FileDownloadResponse(path, content)
         except (OSError, ValueError) as error:
             return protocol.FileDownloadResponse(path, None, self._code(error) or str(error))
 
