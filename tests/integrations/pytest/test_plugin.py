@@ -179,7 +179,7 @@ def test_choices(run: Run, project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     assert "1 failed in" in run(code, "-x", "-o", "nsbox_scope=module", status=1).stdout
     assert "2 failed, 1 passed" in run(code, status=1).stdout
-    assert "2 failed, 1 deselected" in run(code, "--lf", status=1).stdout
+    assert "2 failed in" in run(code, "--lf", status=1).stdout
     assert "1 passed, 2 deselected" in run(code, "-k", "test_b").stdout
     assert "1 passed" in run(code, "test_it.py::test_b").stdout
     assert "3 tests collected" in run(code, "--collect-only").stdout
