@@ -35,11 +35,11 @@ def test_lines() -> None:
         (b'{"jsonrpc": "2.0", "id": 1, "meth', -32700, None, "isn't JSON"),
         (b"\xff\xfe", -32700, None, "isn't JSON"),
         (b"[" * 100_000, -32700, None, "isn't JSON"),
-        (b"[]", -32600, None, "no message"),
-        (b"3", -32600, None, "no message"),
-        (b'{"id": 7}', -32600, 7, "no message"),
-        (b'{"id": true}', -32600, None, "no message"),
-        (b'{"jsonrpc": "2.0", "id": "a", "method": 3}', -32600, "a", "no message"),
+        (b"[]", -32600, None, "not a message"),
+        (b"3", -32600, None, "not a message"),
+        (b'{"id": 7}', -32600, 7, "not a message"),
+        (b'{"id": true}', -32600, None, "not a message"),
+        (b'{"jsonrpc": "2.0", "id": "a", "method": 3}', -32600, "a", "not a message"),
     ],
 )
 def test_what_is_no_message(line: bytes, code: int, id: Any, text: str) -> None:
