@@ -66,6 +66,7 @@ def unchanged() -> tuple[dict[str, Any], list[int]]:
         "umask": None,
         "kernel": False,
         "fds": [],
+        "adapts": False,  # PYTHONUNBUFFERED would replace sys.stdout for good
     }
     standard = list(range(_HIGHER))
     try:
@@ -88,7 +89,8 @@ def prepare(frame: dict[str, Any], fds: list[int], line: Channel) -> None:
         what = "environment"
         if frame.get("env") is not None:
             _set_environment(frame["env"])
-        _adapt_streams()
+        if frame.get("adapts", True):
+            _adapt_streams()
         what = "cwd"
         if frame.get("cwd") is not None:
             os.chdir(frame["cwd"])

@@ -147,7 +147,7 @@ def _pidns_hint(step: int, number: int) -> str:
         )
     if step == c.STEP_UNSHARE and number == errno.EINVAL:
         return "pidns belongs to a user namespace that the sandbox's isn't below: join that one too, by userns"
-    if step in (c.STEP_INIT, c.STEP_COMMAND) and number == errno.ENOMEM:
+    if step in (c.STEP_INIT, c.STEP_COMMAND) and number in (errno.ENOMEM, errno.ESRCH):  # before, or just now
         return "pid 1 of pidns has ended"
     if step == c.STEP_INIT and number == errno.ENOENT:
         return "/proc must be that of this process's pid namespace"

@@ -65,7 +65,7 @@ class NsboxConfig(BaseModel):
 
     path: a configuration file of nsbox's. Then `policy` and `sandboxes` must be empty.
     workspace: the directory that each sample begins with. Default: None, for an empty one, or the file's own.
-    policy: keywords of Policy.workspace(), such as {"network": ["pypi.org"], "limits": {"memory": "2G"}}.
+    policy: keywords of Policy.workspace(), such as {"network": ["api.example"], "limits": {"memory": "2G"}}.
     sandboxes: several for each sample, by name. The first is the default one.
     hints: whether stderr ends with nsbox's reasons, if a command fails. Default: False.
     """

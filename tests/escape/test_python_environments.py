@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,13 @@ NOTHING, POWER = [False, False], [True, True]
 ORDINARY = pytest.mark.skipif(
     os.getuid() == 0, reason="with layers, root's commands have no other id, so there is no interpreter"
 )
+
+
+@pytest.fixture(autouse=True)
+def can_be_removed(workspace: Path) -> Iterator[None]:
+    """What a test has made unwritable can be removed at the end."""
+    yield
+    subprocess.run(["chmod", "-R", "u+w", str(workspace)], check=True)
 
 
 def poison(workspace: Path) -> str:
