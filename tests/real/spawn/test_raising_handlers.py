@@ -23,6 +23,9 @@ sys.unraisablehook = lambda *_: None
 
 def settle():
     for _ in range(1000):
+        for process in list(subprocess._active or ()):
+            if process.stdin is not None:
+                process.stdin.close()  # it waits for input, and nobody else can give it any more
         subprocess._cleanup()  # of those that nobody has waited for
         filled = not _template._refiller._asked and not any(kept.filling.locked() for kept in _template._all)
         if filled and not subprocess._active:
