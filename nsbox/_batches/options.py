@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nsbox._python.result import PythonResult
     from nsbox.secrets import Secret, Store
 
-    class MapOptions(TypedDict, total=False):
-        """What all snippets of a map have in common."""
+    class SnippetOptions(TypedDict, total=False):
+        """What all snippets of a map have in common, wherever they run."""
 
         timeout: float | None
         grace: float
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
         cwd: str | None
         env: Mapping[str, str] | None
         input: str | bytes | None
-        secrets: Store | Mapping[str, Secret | str] | None
         max_output: int | str
+
+    class MapOptions(SnippetOptions, total=False):
+        """The same, and what never leaves this machine."""
+
+        secrets: Store | Mapping[str, Secret | str] | None
 
 
 _KNOWN = frozenset(("timeout", "grace", "args", "cwd", "env", "input", "secrets", "max_output"))

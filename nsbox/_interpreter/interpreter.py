@@ -464,6 +464,6 @@ def _failure(row: dict[str, Any]) -> InterpreterError:
 
 
 def _words(choice: Choice) -> dict[str, object]:
-    """Return what the interpreter is told of itself."""
+    """Return what the interpreter learns about itself."""
     regions = [] if choice.why_cold else [list(region) for region in choice.regions]
     return {"executable": choice.executable, "regions": regions, "cold": bool(choice.why_cold)}

@@ -48,7 +48,7 @@ def files(
 ) -> tuple[int, list[int]]:
     """Make the files in memory; return the descriptor of the configuration, and all that the interpreter is to get.
 
-    place: what else it is told: its directory, and its environment.
+    place: what else its configuration says: its directory, and its environment.
     """
     fds = {"control": control}
     for name, content in (

@@ -21,26 +21,15 @@ from nsbox.integrations.dask.ledger import begun
 from nsbox.integrations.dask.plugin import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import TracebackType
-    from typing import TypedDict, Unpack
+    from typing import Unpack
 
     from distributed import Client, Future
 
     from nsbox._batches.map import Snippet
+    from nsbox._batches.options import SnippetOptions
     from nsbox._batches.progress import Wish
     from nsbox.integrations.dask.result import DaskResult
-
-    class RunOptions(TypedDict, total=False):
-        """What all snippets have in common."""
-
-        timeout: float | None
-        grace: float
-        args: Sequence[str]
-        cwd: str | None
-        env: Mapping[str, str] | None
-        input: str | bytes | None
-        max_output: int | str
 
 
 _OPTIONS = ("timeout", "grace", "args", "cwd", "env", "input", "max_output")
@@ -65,7 +54,7 @@ def submit(
     rerun: bool = True,
     plugin: str = NAME,
     dask: Mapping[str, Any] | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[SnippetOptions],
 ) -> Future:
     """Run code on a worker; return Dask's Future of a DaskResult. Cancelling it ends the code.
 
@@ -95,7 +84,7 @@ def map(
     rerun: bool = True,
     plugin: str = NAME,
     dask: Mapping[str, Any] | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[SnippetOptions],
 ) -> DaskMap:
     """Run many snippets on all workers of a cluster; return an iterator of a DaskResult for each.
 

@@ -63,7 +63,7 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
             and 10.
         max_output_lines, max_output_bytes: of a command, as for LangChain's own policies. Default: 100, and None for no
             limit.
-        why: whether the model is told why the sandbox refused something. Default: True.
+        why: whether the model learns why the sandbox refused something. Default: True.
 
         Raises TypeError for a policy of another type, and ValueError as LangChain's own policies do.
         """
