@@ -44,6 +44,12 @@ def opened(call: Callable[..., int], *arguments: Any) -> Owner:
     return next(map(_Owner.fromfd, map(call, *zip(arguments))))  # type: ignore[no-any-return]
 
 
+def own_after(call: Callable[..., object], arguments: Iterable[Any], fds: Iterable[int], owners: list[Owner]) -> None:
+    """Call a function that returns no descriptor, and then own some. A single step as well."""
+    called = compress(map(call, *zip(arguments)), (False,))
+    owners.extend(map(_Owner.fromfd, chain(called, fds)))
+
+
 def own_left(
     call: Callable[[T], object], argument: T, place: object, names: Sequence[str], owners: list[Owner]
 ) -> None:
@@ -51,9 +57,7 @@ def own_left(
 
     place, names: that object, and the names of the attributes.
     """
-    called = compress(map(call, (argument,)), (False,))  # it returns no descriptor
-    left = chain(called, map(getattr, repeat(place), names))
-    owners.extend(map(_Owner.fromfd, filter((-1).__lt__, left)))
+    own_after(call, (argument,), filter((-1).__lt__, map(getattr, repeat(place), names)), owners)
 
 
 def own_received(sock: Any, most: int, owners: list[Owner]) -> None:

@@ -13,6 +13,7 @@ from operator import itemgetter
 from nsbox._base.checks import check_bool
 from nsbox._base.display import type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import own_after
 from nsbox._core import abi, call, linux, orphans
 from nsbox._core.command import Command
 from nsbox._lifetime import usage
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, AnyStr, Literal, Self, Unpack, overload
 
+    from nsbox._base.owners import Owner
     from nsbox._core.command import LateLine, Line
     from nsbox._network.log import Mark
     from nsbox._plan.plan import Plan
@@ -288,8 +290,22 @@ class Confinable(Lifetime["AnyStr"]):
         self._pid_namespace = orphans.pid_namespace(self.pid) if prepared.plan.nested else 0
         pipes = _pipes(positional)
         if pipes != (-1,) * 6:
-            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+            self._close_child_ends(*pipes)
         self.adopt()
+
+    def _close_child_ends(self, *pipes: int) -> None:
+        """Close what is the command's, and have __init__ know, in one step: a signal handler may raise.
+
+        The base has two steps. Between them, __init__ would close the numbers again, which can be others by then.
+        """
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = pipes
+        devnull = getattr(self, "_devnull", -1)
+        ends = ((p2cread, p2cwrite), (c2pwrite, c2pread), (errwrite, errread))
+        fds = {end for end, ours in ends if end != -1 and ours != -1} | ({devnull} - {-1})
+        owners: list[Owner] = []
+        own_after(setattr, (self, "_closed_child_pipe_fds", True), fds, owners)
+        for owner in owners:
+            owner.close()
 
     def _stdio(self, *fds: int) -> tuple[int, int, int]:
         """Return the descriptors for the C core. It opens DEVNULL itself, so that none leads to the host's node."""

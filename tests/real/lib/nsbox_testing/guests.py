@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import functools
 import glob
 import json
@@ -125,7 +126,7 @@ class Branch:
         line, their_line = socket.socketpair()
         with their_told, their_line:
             interpreter.control.sendmsg([b'{"branch":1}'], _rights([their_told.fileno(), their_line.fileno()]))
-        branch = cls(told, line, os.memfd_create("nsbox-output"))
+        branch = cls(told, line, _output())
         try:
             branch.start()
         except BaseException:  # nothing stays open, so that only this test fails
@@ -225,7 +226,7 @@ class Branch:
         """Make a fork of a kernel, with output of its own."""
         told, their_told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         line, their_line = socket.socketpair()
-        output = os.memfd_create("nsbox-output")
+        output = _output()
         null = os.open(os.devnull, os.O_RDONLY)
         self.number += 1
         with their_told, their_line:
@@ -251,6 +252,13 @@ class Branch:
                 pass
         os.close(self.pidfd)
         os.close(self.output)
+
+
+def _output() -> int:
+    """Return a file for output. It appends: writers of a memfd with one offset overwrite each other (FMODE_ATOMIC_POS)."""
+    output = os.memfd_create("nsbox-output")
+    fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)
+    return output
 
 
 def pytest_fail(name: str) -> None:
