@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import asdict
 
 from nsbox._backends.refusals import apparmor_profile
-from nsbox._popen.doctor import DEFAULT, Check, doctor
+from nsbox._popen.doctor import DEFAULT, DEGRADED, Check, doctor
 
 _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}
 
@@ -18,6 +18,8 @@ _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}
 def _lines(check: Check) -> list[str]:
     mark = _MARKS[check.state] if check.is_needed or check.state != "fails" else "no"
     lines = [f"{mark:<6} {check.name}{f': {check.said}' if check.said else ''}"]
+    if check.name == DEGRADED:
+        lines += [f"       write: {check.remedy}"]
     if check.state == "fails" and check.remedy:
         lines += textwrap.wrap(f"help: {check.remedy}", 110, initial_indent=" " * 7, subsequent_indent=" " * 13)
     return lines

@@ -81,13 +81,19 @@ def _add_amounts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus", type=float, metavar="N", help="limit processors for all together, as 1.5 (cgroup)")
 
 
+def _words(text: str) -> list[str]:
+    """Return the words of an option that may have several, with commas."""
+    return [word.strip() for word in text.split(",")]
+
+
 def _add_containment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--best-effort",
-        action="append",
+        "--degrade",
+        action="extend",
+        type=_words,
         default=[],
-        metavar="WISH",
-        help="run even if this can't be had, such as limits.cpus",
+        metavar="LOSS[,LOSS]",
+        help="run even if this has to be lost here: namespaces, limits, or single losses such as attributes",
     )
     parser.add_argument(
         "--backend",
@@ -203,7 +209,7 @@ def policy_of(options: argparse.Namespace) -> Policy:
     amounts = ("memory", "processes", "cpu_seconds", "file_size", "open_files", "total_memory", "cpus")
     common: dict[str, Any] = {"limits": Limits(**{name: getattr(options, name) for name in amounts})}
     common["env"], common["pass_env"] = _environment(options)
-    for name in ("uid", "gid", "best_effort", "seatbelt", "nested", "landlock"):
+    for name in ("uid", "gid", "degrade", "seatbelt", "nested", "landlock"):
         common[name] = getattr(options, name)
     for name in ("seccomp", "backend", "require", "home", "tools_bin", "ids"):
         if getattr(options, name) is not None:
@@ -282,6 +288,8 @@ def in_options(text: str) -> str:
         if values[2] is None:
             return f"{_option(name)} {values[0] if values[1] is None else values[1]}"
         items = [item.strip().strip("\"'") for item in values[2].split(",")]
+        if name == "degrade":
+            return f"{_option(name)} {','.join(items)}"
         name = "allow_net" if name == "network" else name
         return " ".join(f"{_option(name)} {item or '...'}" for item in items)
 

@@ -20,7 +20,7 @@ import nsbox
 from nsbox import Check, Host, Policy, PolicyError, RoBind, SetupError, UnavailableError, doctor
 from nsbox._backends.refusals import apparmor_profile, refused_userns
 from nsbox._machine import linux
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 EXPECTED = os.environ.get("NSBOX_EXPECT", "")
 USERNS = "user, mount and pid namespaces"
@@ -33,7 +33,7 @@ def by_name(checks: tuple[Check, ...]) -> dict[str, Check]:
 def contained_by(tmp_path: Path) -> str:
     """Return which backend a policy gets that can do without much, after a look at whether it contains."""
     (tmp_path / "workspace").mkdir()
-    policy = Policy.workspace(tmp_path / "workspace", best_effort=BEST_EFFORT)
+    policy = Policy.workspace(tmp_path / "workspace", degrade=LOSSES)
     with nsbox.Popen(["sh", "-c", "echo x > inside; echo x > ../outside"], policy=policy, stderr=nsbox.DEVNULL) as p:
         p.wait()
     assert os.listdir(tmp_path / "workspace") == ["inside"]
