@@ -95,6 +95,8 @@ def _check_possible(policy: Policy) -> None:
         raise UnavailableError(Reason("landlock: Policy.layers() is made of mounts, which need namespaces"))
     if policy.nested:
         raise UnavailableError(Reason("landlock: nested=True: behind Landlock nothing can be mounted"))
+    if "time" in policy.unshare:
+        raise UnavailableError(Reason("landlock: unshare: it makes no time namespaces"))
 
 
 def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None:
@@ -104,10 +106,10 @@ def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     """Return the wishes that this backend can't grant: their names in degrade, and why."""
-    signals = "signalled and " if host.landlock_abi < landlock.SCOPES_ABI else ""
+    signals = ", signalled" if host.landlock_abi < landlock.SCOPES_ABI else ""
     lacking = {
         "processes": Reason(
-            f"landlock: processes: those of the same user can be seen, {signals}slowed down; "
+            f"landlock: processes: those of the same user can be seen{signals} and slowed down; "
             f"what the command leaves running goes on{', out of its process group' if policy.new_session else ''}"
         )
     }
@@ -135,6 +137,8 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
         lacking["tmp"] = Reason(
             f"landlock: tmp: there is no private /tmp: the host's is closed, TMPDIR is {_tmpdir(policy)}"
         )
+    elif policy.tmp_size is not None:
+        lacking["tmp"] = Reason("landlock: tmp: no tmp_size: /tmp is the host's")
     if policy.home == PRIVATE or is_of_box(policy.home):
         lacking["home"] = Reason(f"landlock: home: there is none of the sandbox's own: HOME is {_tmpdir(policy)}")
     hidden = [path for path in policy.deny if _within(path, rights)]
@@ -144,7 +148,8 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
     if inside:
         lacking["read"] = Reason(f"landlock: read: {', '.join(inside)} can't be read-only inside of what is writable")
     named = (*policy.write, *policy.read)
-    secrets = [p for p in (*host.secrets, *host.private) if _within(p, rights) and p not in named]
+    private = (p for p in host.private if not any(is_below(p, name) for name in named))  # as behind mounts
+    secrets = [p for p in (*host.secrets, *private) if _within(p, rights) and p not in named]
     if secrets:
         more = f" and {len(secrets) - 2} more" if len(secrets) > 2 else ""
         what = f"landlock: secrets: {', '.join(secrets[:2])}{more} can't be closed inside of what is readable"

@@ -19,7 +19,8 @@ def _lines(check: Check) -> list[str]:
     mark = _MARKS[check.state] if check.is_needed or check.state != "fails" else "no"
     lines = [f"{mark:<6} {check.name}{f': {check.said}' if check.said else ''}"]
     if check.name == DEGRADED:
-        lines += [f"       write: {check.remedy}"]
+        lines = textwrap.wrap(lines[0], 110, subsequent_indent=" " * 9)
+        lines += [f"       write: {part}" for part in check.remedy.split(", or ")]
     if check.state == "fails" and check.remedy:
         lines += textwrap.wrap(f"help: {check.remedy}", 110, initial_indent=" " * 7, subsequent_indent=" " * 13)
     return lines
