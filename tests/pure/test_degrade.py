@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nsbox_pure import calm
 from nsbox_pure.bpf import verdict
@@ -35,9 +35,9 @@ REPO, ENV, VENDOR, OUT = "/home/me/repo", "/home/me/repo/.env", "/home/me/repo/v
 hosts = st.builds(
     lambda host, abi, refused, bwrap, cgroups: replace(host, landlock_abi=abi, **refused, **bwrap, **cgroups),
     st.sampled_from([DEBIAN, ROOT, VENV]),
-    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7]),
-    st.sampled_from([{}, {"userns_error": 1, "userns_error_at": "unshare", "is_filtered": True}]),
-    st.sampled_from([{}, {"bwrap": "/usr/bin/bwrap", "bwrap_version": (0, 11, 0), "bwrap_binds_fds": True}]),
+    st.sampled_from([7, 6, 5, 4, 3, 2, 1, 0]),
+    st.sampled_from([{"userns_error": 1, "userns_error_at": "unshare", "is_filtered": True}, {}]),
+    st.sampled_from([{}, {}, {"bwrap": "/usr/bin/bwrap", "bwrap_version": (0, 11, 0), "bwrap_binds_fds": True}]),
     st.sampled_from([{}, CGROUPS]),
 )
 wishes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
@@ -55,8 +55,8 @@ wishes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "landlock": st.booleans(),
         "limits": st.sampled_from([Limits(processes=9), Limits(total_memory="1G", cpus=2), Limits(memory="1G")]),
         "seccomp": st.sampled_from(["default", "hardened", "off"]),
-        "require": st.sampled_from(["isolated", "filesystem"]),
-        "backend": st.sampled_from(["auto", "namespaces", "bwrap", "landlock"]),
+        "require": st.sampled_from(["filesystem", "isolated"]),
+        "backend": st.sampled_from(["landlock", "auto", "bwrap", "namespaces"]),
     },
 )
 
@@ -170,24 +170,25 @@ def check_never_lost(plan: Plan, policy: Policy) -> None:
 # ---- properties
 
 
-@calm
+@settings(calm, max_examples=400)
 @given(hosts, wishes, st.sets(st.sampled_from(WORDS)))
 def test_no_loss_without_its_name(host: Host, wish: dict[str, Any], words: set[str]) -> None:
     """Each plan has what the policy wishes, except for what degrade names; and it says what it lacks, by these names."""
     policy = made({**wish, "degrade": words})
     if policy is None:
         return
-    plan = outcome(policy, host)
-    if not isinstance(plan, Plan):
-        return
-    assert plan.backend in policy.acceptable and plan.backend != "passthrough"
-    assert plan.lost <= policy.degrade
-    assert lacking(plan, policy, host) - {"ids"} <= plan.lost
-    if plan.backend == "landlock":
-        assert lacking(plan, policy, host) == plan.lost
-    for name in plan.lost:
-        assert sum(f"{name}: " in text for text in plan.not_enforced) == 1, name
-    check_never_lost(plan, policy)
+    for accepted in (LOSSES, policy.degrade):  # all are seldom enough by chance
+        plan = outcome(policy.with_(degrade=accepted), host)
+        if not isinstance(plan, Plan):
+            continue
+        assert plan.backend in policy.acceptable and plan.backend != "passthrough"
+        assert plan.lost <= {*accepted}
+        assert lacking(plan, policy, host) - {"ids"} <= plan.lost
+        if plan.backend == "landlock":
+            assert lacking(plan, policy, host) == plan.lost
+        for name in plan.lost:
+            assert sum(f" {name}: " in f" {text}" for text in plan.not_enforced) == 1, name
+        check_never_lost(plan, policy)
 
 
 @calm

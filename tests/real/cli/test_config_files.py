@@ -186,7 +186,7 @@ def test_behind_landlock_alone(project: Path) -> None:
     (project / "c.toml").write_text(text)
     with pytest.raises(nsbox.UnavailableError, match=r"c\.toml.* can't be read-only inside of what is writable"):
         sh(load(project / "c.toml").policy, "true")
-    (project / "c.toml").write_text(text.replace('"tmp"', '"tmp", "read"'))
+    (project / "c.toml").write_text(text.replace('"namespaces"', '"namespaces", "read"'))
     assert sh(load(project / "c.toml").policy, "echo on")[0] == "on\n"
 
 

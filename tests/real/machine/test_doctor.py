@@ -56,6 +56,7 @@ def test_the_true_cause_is_named(tmp_path: Path) -> None:
     assert all(word in check.said + check.remedy for word in cause.split(","))
     assert all(word in check.remedy for word in remedy.split(","))
     assert (checks["the default policy, whole"].state == "works") is (backend != "landlock")
+    assert ("the default policy, degraded" in checks) is (backend == "landlock")
     if check.is_needed:
         with pytest.raises((SetupError, UnavailableError)) as caught:
             nsbox.run(["/bin/true"], policy=Policy.layers(RoBind("/", "/"), backend="namespaces"), cwd="/")
@@ -99,6 +100,7 @@ def test_in_a_sandbox(workspace: Path) -> None:
     assert "EPERM" in checks[USERNS]["said"] and "seccomp filter" in checks[USERNS]["said"]
     assert checks["net namespace"]["state"] == "not tried"
     assert checks["pidfds"]["state"] == "works"
+    assert ("the default policy, degraded" in checks) is (nsbox.probe().landlock_abi >= 2)
 
 
 def test_apparmor_profile() -> None:
