@@ -373,6 +373,7 @@ _FACES = (
         "async_python",
         "async_sandbox",
         "asyncio",
+        "audit",
         "executor",
         "leaks",
         "python",
