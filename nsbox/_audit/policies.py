@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from nsbox._policy.policy import Policy
 
+_OF_A_SANDBOX = "private:box-"
+
 
 @lru_cache(256)
 def digest(policy: Policy) -> str:
@@ -33,6 +35,8 @@ def plain(value: Any) -> Any:
             own = getattr(value, field.name)
             if field.name.startswith("_") or own == field.default:
                 continue
+            if field.name == "home" and (own == "private" or str(own).startswith(_OF_A_SANDBOX)):
+                continue  # "private", the default, as a Sandbox spells it: with a name of its own
             told[field.name] = [name for name, _ in own] if field.name == "env" else plain(own)
         return told
     if isinstance(value, frozenset | set):

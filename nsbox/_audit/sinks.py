@@ -117,9 +117,9 @@ class AuditFile(RotatingFileHandler):
             return False
 
     def _rotated(self) -> bool:
-        """Rename the file and its backups; return False if another process is at it: this record goes to the old one."""
+        """Rename the file and its backups; return False if another process is doing that."""
         lock = os.open(self.baseFilename, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)  # of a forked copy's own
-        try:
+        try:  # if another process has the lock, this record still goes to the file as it is
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), os.fstat(self._fd)) and self._is_current():
                 for number in range(self.backupCount, 0, -1):
@@ -134,7 +134,7 @@ class AuditFile(RotatingFileHandler):
 
 
 def _check(fd: int, path: str) -> None:
-    """Raise PermissionError unless the file is a plain one of this user's, which nobody else can write to or replace."""
+    """Raise PermissionError unless it is a plain file of this user's, which nobody else can write to or replace."""
     status, above = os.fstat(fd), os.stat(os.path.dirname(path))
     owners = (os.geteuid(), 0)
     problem = ""

@@ -32,7 +32,8 @@ class Story:
     argv, program, cwd: as Popen got them. policy: None before that is known. plan: None if none could be made.
     call: what a tool call says of it. began_ns: nanoseconds since 1970.
     environment: what observers want the command to have, besides or instead of what it has.
-    pid: once it runs. popen: its Popen, while observers hear of its start or its end; None otherwise. So it isn't kept alive.
+    pid: once it runs.
+    popen: its Popen, while observers hear of its start or its end; None otherwise, so that it isn't kept alive.
     """
 
     def __init__(self, args: Any, kind: str) -> None:
