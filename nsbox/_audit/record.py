@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsbox._audit import policies
 from nsbox._audit.redaction import redacted, words
+from nsbox._base.stdlib import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,19 +29,29 @@ class Writer:
 
     def __init__(self) -> None:
         self._process, self._pid, self._seq = "", 0, 0
+        self._lock = RLock()  # threads share the numbers; a signal handler may start a command too
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._lock = RLock()
+
+    def _number(self, pid: int) -> tuple[str, int]:
+        with self._lock:
+            if pid != self._pid:  # also in a forked child
+                self._process, self._pid, self._seq = os.urandom(8).hex(), pid, 0
+            self._seq += 1
+            return self._process, self._seq
 
     def head(self, event: str, id: str) -> dict[str, Any]:
         """Return what every record begins with. id: of the command that it is about; "": of none."""
         pid = os.getpid()
-        if pid != self._pid:  # also in a forked child
-            self._process, self._pid, self._seq = os.urandom(8).hex(), pid, 0
-        self._seq += 1
+        process, seq = self._number(pid)
         return {
             "schema": SCHEMA,
             "event": event,
             "time": stamp(time.time_ns()),
-            "process": self._process,
-            "seq": self._seq,
+            "process": process,
+            "seq": seq,
             "id": id or None,
             "caller": {"host": _NODE, "pid": pid, "uid": os.getuid(), "euid": os.geteuid(), "gid": os.getgid()},
         }

@@ -124,7 +124,7 @@ def _tell_of_start(made: Interpreter | None) -> None:
 def _tell_of_end(old: Interpreter) -> None:
     """Log why an interpreter is replaced: one that has ended before its time is worth a warning."""
     program = printable(old.program)
-    if old.has_ended:
+    if old.has_ended or old.is_given_up:
         logger.warning("the interpreter %s is replaced: %s", program, printable(old.fate()))
     else:
         logger.info("the interpreter %s is retired: what it was made for has changed", program)

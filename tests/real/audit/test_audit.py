@@ -79,8 +79,9 @@ def test_refusals(policy: Policy, log: Path, tmp_path: Path) -> None:
     nsbox.audit.to_file(log)
     with pytest.raises(FileNotFoundError):
         nsbox.run(["/no/such/program"], policy=policy)
+    (tmp_path / "other").mkdir()
     with pytest.raises(nsbox.AccessError):
-        nsbox.run(["true"], policy=policy, cwd=tmp_path)
+        nsbox.run(["true"], policy=policy, cwd=tmp_path / "other")
     refused = [record for record in records(log) if record["event"] == "refused"]
     assert [record["error"]["type"] for record in refused] == ["FileNotFoundError", "nsbox.AccessError"]
 
