@@ -14,6 +14,7 @@ import logging
 import os
 import stat
 import sys
+import time
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
@@ -101,13 +102,22 @@ class AuditFile(RotatingFileHandler):
         if self.maxBytes > 0 and size and size + len(data) > self.maxBytes and self._rotated():
             self._open_file()
             size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+        if size and self._is_torn(size):
             data = b"\n" + data
         written = os.write(self._fd, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written", self.baseFilename)
         if self._sync:
             os.fdatasync(self._fd)
+
+    def _is_torn(self, size: int) -> bool:
+        """Return whether the last line has no end, and isn't being written at this moment: the size grows by pages."""
+        for _ in range(10):
+            if os.pread(self._fd, 1, size - 1) == b"\n":
+                return False
+            time.sleep(0.001)
+            size = os.fstat(self._fd).st_size
+        return True
 
     def _is_current(self) -> bool:
         """Return whether the open file still has its name."""
