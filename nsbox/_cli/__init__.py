@@ -23,6 +23,7 @@ from nsbox._cli.messages import Parser, complain, flushed, unwritten
 from nsbox._cli.network import add_options as add_network_options
 from nsbox._cli.options import add_policy_options, policy_of
 from nsbox._cli.python.options import add_options as add_python_options
+from nsbox._logs import logger
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -139,6 +140,9 @@ def _seconds(text: str) -> float:
 
 def _run_options(run: argparse.ArgumentParser, work: str) -> None:
     add_policy_options(run)
+    run.add_argument(
+        "--audit", metavar="FILE", help="append a record of the command to this file, as JSON; without one, none starts"
+    )
     run.add_argument("-C", "--chdir", metavar="DIR", help="start the command in this directory")
     run.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="end it after this time, with status 124")
     run.add_argument(
@@ -241,6 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: the arguments without the program's name. Default: this process's.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    logger.show_warnings()
     try:
         return flushed(_called(words))
     except OSError as error:
