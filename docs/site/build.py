@@ -6,7 +6,6 @@ another host each end the build with a message.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -75,13 +74,20 @@ def copies(tree: Tree, plain: dict[str, str], html: Path) -> None:
     lines += ["## Optional", "", *(_entry(page) for page in files), ""]
     (html / "llms.txt").write_text("\n".join(lines))
     (html / "llms-full.txt").write_text("\n".join(full))
-    # Section pages consist of their list of links: llms.txt's, as far as programs are concerned.
-    for section in tree.sections:
-        entries = [_entry(tree.pages[target]) for target in section.targets]
-        text = "\n".join([f"# {section.title}", "", section.intro, "", *entries, ""])
-        (html / section.name / "index.md").write_text(
-            re.sub(r"\]\(([^)]+\.md)\)", lambda match: f"]({os.path.relpath(match[1], section.name)})", text)
-        )
+    _lists(tree, html)
+    for place, path in tree.files.items():
+        (html / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, html / place)
+
+
+def _lists(tree: Tree, html: Path) -> None:
+    """Write the landing page and the page of each section as Markdown: what is in them is their lists."""
+    start = [f"# {PROJECT['name']}", "", f"{PROJECT['description']}.", ""]
+    start += [f"- [{section.title}]({section.name}/index.md)" for section in tree.sections]
+    (html / "index.md").write_text("\n".join([*start, ""]))
+    for target, page in tree.pages.items():
+        if target.endswith("/index.md"):
+            (html / target).write_text(re.sub(r"\n```\{toctree\}.*?\n```\n", "", page.text, flags=re.S))
 
 
 def main(directory: Path) -> int:

@@ -16,7 +16,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DOCS = ROOT / "docs"
-INDEX = "docs/README.md"  # on a code host; the site has its own
+INDEX = "docs/README.md"  # on a code host; the site has its own, and one for each section
+_SECTIONS = {"how-to": "howto/index.md", "in-frameworks": "integrations/index.md"}  # by its headings
 
 _FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
@@ -151,10 +152,11 @@ class Tree:
                 return match[0]
             file, _, anchor = link.partition("#")
             origin = os.path.normpath(os.path.join(os.path.dirname(source), file))
-            place = os.path.relpath(self._place(origin, source, link), os.path.dirname(target) or ".")
-            # The landing page has none of the headings that README has.
-            keeps = anchor and not place.endswith("index.md")
-            return f"{match[1]}{place}{'#' + anchor if keeps else ''}{match[3]}"
+            place = self._place(origin, source, link)
+            if place == "index.md":  # which has none of the headings of these files
+                place, anchor = _SECTIONS.get(anchor, place), ""
+            place = os.path.relpath(place, os.path.dirname(target) or ".")
+            return f"{match[1]}{place}{'#' * bool(anchor)}{anchor}{match[3]}"
 
         return _LINK.sub(turn, text)
 

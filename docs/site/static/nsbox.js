@@ -1,6 +1,11 @@
 // Buttons that copy a block of code; and the choice of a version, where several are published side by side.
 "use strict";
 
+// Pages that are read from a disk can't fetch other pages, which the list of results would quote.
+if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined") {
+  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+}
+
 function addCopyButtons() {
   if (!navigator.clipboard) return; // only where the browser lets pages copy
   for (const block of document.querySelectorAll("div.highlight > pre, div.ns-install")) {
