@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -36,7 +37,11 @@ class Visit:
         self.page.on("console", lambda message: self._note(f"console: {message.text}", message.type in ("error", "warning")))
         self.page.on("pageerror", lambda error: self._note(f"script: {error}"))
         self.page.on("request", lambda request: self._note(f"outside: {request.url}", not self._is_ours(request.url)))
-        self.page.on("requestfailed", lambda request: self._note(f"failed: {request.url}"))
+        # What a page still fetches when the reader leaves it is aborted, and missed by nobody.
+        self.page.on(
+            "requestfailed",
+            lambda request: self._note(f"failed: {request.url}", "ERR_ABORTED" not in (request.failure or "")),
+        )
 
     def _note(self, problem: str, matters: bool = True) -> None:
         if matters:
