@@ -80,7 +80,11 @@ class Api:
     def _named(self) -> set[str]:
         """What pages of docs/ name as a method or attribute: `name(`, `.name` or `name` as code."""
         text = "\n".join(path.read_text() for path in DOCS.rglob("*.md"))
-        return {*re.findall(r"\b([a-z]\w*)\(", text), *re.findall(r"\.([a-z]\w*)\b", text), *re.findall(r"`(\w+)`", text)}
+        return {
+            *re.findall(r"\b([a-z]\w*)\(", text),
+            *re.findall(r"\.([a-z]\w*)\b", text),
+            *re.findall(r"`(\w+)`", text),
+        }
 
     # ---- pages
 
@@ -94,7 +98,9 @@ class Api:
                 ops = [one for one in entries if one.thing.path.startswith(_OPS)]
                 entries = [one for one in entries if one not in errors and one not in ops]
                 found.append(self._page("nsbox", module.docstring.value, entries, self._overview()))
-                found.append(self._page("nsbox: exceptions", "What nsbox raises, besides what Python does.", errors, ""))
+                found.append(
+                    self._page("nsbox: exceptions", "What nsbox raises, besides what Python does.", errors, "")
+                )
                 found.append(self._page("nsbox: ops", "What Policy.layers() is made of, in order.", ops, ""))
             else:
                 found.append(self._page(name, module.docstring.value if module.docstring else "", entries, ""))

@@ -34,7 +34,9 @@ class Visit:
         self.base, self.name, self.problems = base, f"{size}, {scheme}", []
         self.page: Page = context.new_page()
         self.page.set_default_timeout(60_000)
-        self.page.on("console", lambda message: self._note(f"console: {message.text}", message.type in ("error", "warning")))
+        self.page.on(
+            "console", lambda message: self._note(f"console: {message.text}", message.type in ("error", "warning"))
+        )
         self.page.on("pageerror", lambda error: self._note(f"script: {error}"))
         self.page.on("request", lambda request: self._note(f"outside: {request.url}", not self._is_ours(request.url)))
         # What a page still fetches when the reader leaves it is aborted, and missed by nobody.
@@ -58,7 +60,9 @@ class Visit:
     def shows(self, heading: str) -> None:
         """See that the page has this heading, and isn't wider than the window."""
         expect(self.page.locator("h1").first).to_contain_text(heading)
-        wide, window = self.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        wide, window = self.page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
         self._note(f"the page is {wide} pixels wide, the window {window}", wide > window)
 
     def search(self, words: str, found: str) -> None:
@@ -67,7 +71,9 @@ class Visit:
         results = self.page.locator("#search-results ul.search li > a")
         expect(results.first).to_be_visible()
         first = [urlsplit(one.get_attribute("href") or "").path for one in results.all()[:5]]
-        self._note(f"searching for {words!r} finds {first}, not {found}", not any(path.endswith(found) for path in first))
+        self._note(
+            f"searching for {words!r} finds {first}, not {found}", not any(path.endswith(found) for path in first)
+        )
         results.first.click()
         expect(self.page.locator("h1").first).to_be_visible()
 
@@ -126,7 +132,7 @@ def main(html: Path, pictures: Path) -> int:
     program = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is None:
         print(f"browse: none of these is installed: {', '.join(_BROWSERS)}", file=sys.stderr)
-        return 77
+        return 1
     pictures.mkdir(parents=True, exist_ok=True)
     # As root Chromium starts only without its own sandbox; here it reads nothing but our pages.
     options = ["--no-sandbox"] if os.geteuid() == 0 else []

@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def landing(tree: Tree) -> str:
     """Return the page that the site opens with: a template around the example that README has too."""
-    text = (HERE / "templates/landing.md").read_text()
+    text = (HERE / "templates/landing.md.in").read_text()
     text = text.replace("@EXAMPLE@", (ROOT / "examples/hello.py").read_text().rstrip())
     toc = "\n".join(f"{section.name}/index" for section in tree.sections)
     return f"{text}\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n"
@@ -62,7 +62,10 @@ def copies(tree: Tree, plain: dict[str, str], html: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     lines = [f"# {PROJECT['name']}", "", f"> {PROJECT['description']}.", ""]
-    lines += ["Each page of this site is also there as Markdown, with the ending .md. llms-full.txt has all of them.", ""]
+    lines += [
+        "Each page of this site is also there as Markdown, with the ending .md. llms-full.txt has all of them.",
+        "",
+    ]
     full = []
     for section in tree.sections:
         targets = [target for target in section.targets if target in plain]

@@ -63,7 +63,9 @@ def _is_elsewhere(url: str) -> bool:
 def problems(html: Path) -> list[str]:
     """Return what is wrong, a line each."""
     found = []
-    pages = sorted(path for path in html.rglob("*.html") if "_static" not in path.parts)  # the theme has templates there
+    pages = sorted(
+        path for path in html.rglob("*.html") if "_static" not in path.parts
+    )  # the theme has templates there
     for page in pages:
         name, reader = page.relative_to(html).as_posix(), _read(page)
         found += [f"{name}: fetches {url}" for url in reader.fetched if _is_elsewhere(url)]

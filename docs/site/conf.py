@@ -85,7 +85,9 @@ class Links(SphinxPostTransform):
         seen: set[tuple[int, str]] = set()
         for literal in [*self.document.findall(nodes.literal)]:
             name = _name(literal.astext(), objects)
-            if name is None or _is_in(literal, nodes.reference, nodes.title, addnodes.pending_xref, addnodes.desc_signature):
+            if name is None or _is_in(
+                literal, nodes.reference, nodes.title, addnodes.pending_xref, addnodes.desc_signature
+            ):
                 continue
             entry, place = objects[name], (id(_section(literal)), name)
             if place in seen or entry.docname == self.env.docname:

@@ -23,7 +23,15 @@ _FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
 _NOTE = re.compile(r"^<!-- (?:not run|needs): .+? -->\n+", re.M)
 _PICTURES = (".svg", ".png", ".gif", ".webp", ".cast")
-_LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".sh": "sh", ".c": "c", ".json": "json"}
+_LANGUAGES = {
+    ".py": "python",
+    ".toml": "toml",
+    ".yml": "yaml",
+    ".yaml": "yaml",
+    ".sh": "sh",
+    ".c": "c",
+    ".json": "json",
+}
 
 
 class Wrong(Exception):
