@@ -1,8 +1,8 @@
 """The API pages: every public name with its signature and its docstring, read from the source without importing it.
 
 A module without an underscore is public; so is what its __all__ lists. A name has one place: the public module where it
-is, or the page of nsbox, of its errors or of its ops. Of a class's methods, those are shown that some page of docs/ names:
-the others are nsbox's own.
+is, or the page of nsbox, of its errors or of its ops. A class's methods are shown if some page of docs/ names them: the
+others are nsbox's own.
 """
 
 from __future__ import annotations
@@ -187,9 +187,9 @@ def _fields(thing: griffe.Object) -> list[tuple[str, str, str | None]]:
         if "Frozen" not in {str(base).rpartition(".")[2] for one in (thing, *thing.mro()) for base in one.bases}:
             return []
         for name, member in owner.members.items():
-            if member.is_attribute and member.annotation is not None and not name.startswith("_"):
-                if "ClassVar" not in str(member.annotation) and "property" not in member.labels:
-                    found[name] = (name, _type(member.annotation), None if member.value is None else str(member.value))
+            is_field = member.is_attribute and member.annotation is not None and not name.startswith("_")
+            if is_field and "ClassVar" not in str(member.annotation) and "property" not in member.labels:
+                found[name] = (name, _type(member.annotation), None if member.value is None else str(member.value))
     return [*found.values()]
 
 

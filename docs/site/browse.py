@@ -1,8 +1,9 @@
-"""Opens the built site as a reader without a network does: python docs/site/browse.py HTML [PICTURES]
+"""Opens the built site as a reader does: python docs/site/browse.py HTML [PICTURES]
 
-A headless Chromium opens the landing page, a how-to, an API page and more, follows a link, and searches. It does so in a
-wide window from a server, and as a phone, in the dark, from the files on disk. Each message on the console, each failed or outside request and each
-page that is wider than its window is an error. Two screenshots are left in PICTURES, beside HTML unless it's given.
+A headless Chromium opens the landing page, a how-to, an API page and more, follows a link, and searches. It does so in
+a wide window from a server, and as a phone, in the dark, from the files on disk. Each message on the console, each
+failed or outside request and each page that is wider than its window is an error. Two screenshots are left in
+PICTURES, beside HTML unless it's given, and one of another page for each.
 """
 
 from __future__ import annotations

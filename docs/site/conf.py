@@ -73,7 +73,7 @@ html_theme_options: dict[str, Any] = {
 
 
 class Links(SphinxPostTransform):
-    """Turns names of nsbox that stand as code in the text, such as `Sandbox.run()`, into links, once in each section."""
+    """Turns names of nsbox that stand as code, such as `Sandbox.run()`, into links, once in each section."""
 
     default_priority = 5
 

@@ -17,7 +17,7 @@ _CODE = re.compile(
     r"""(?x)
     (?<![\w."'/-]) (?:
         [A-Za-z_][\w.]* \( \)                                # a call: run(), Sandbox.run()
-      | [A-Za-z_]\w* = (?: "[^"]*" | [\w.]+ )                # an argument: check=True
+      | [A-Za-z_]\w* = (?: "[^"]*" | \w+ (?: \.\w+ )* )      # an argument: check=True
       | nsbox (?: \. \w+ )+                                  # a name with its module
       | [A-Za-z]\w* _ \w+ | --[a-z][a-z-]+                   # time_limit, --option
       | (?: [A-Z][a-z]+ ){2,} (?= \b ) (?! \.? \w )          # PolicyError

@@ -84,7 +84,7 @@ def _first_sentence(text: str) -> str:
 
 
 def sections() -> list[Section]:
-    """Return the sections with all pages of docs/. Raises Wrong if a page is in none, or one that is named isn't there."""
+    """Return the sections with all pages of docs/. Raises Wrong if a page is in none, or if a named one isn't there."""
     rows = tomllib.loads((HERE / "sections.toml").read_text())["section"]
     own = HERE.relative_to(DOCS).parts[0]
     left = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] != own}

@@ -1,8 +1,8 @@
 """Builds the site of each published version: python docs/site/versions.py DIRECTORY [TAG...]
 
-Each tag's own docs/site builds it, with its own pinned requirements, into DIRECTORY/html/VERSION. Without tags: the newest
-of each minor version, the last five of them, that have a site. DIRECTORY/html also gets versions.js, which the pages' choice
-of a version reads, `latest`, and an index.html that leads there. DIRECTORY/html is what is published.
+Each tag's own docs/site builds it, with its own pinned requirements, into DIRECTORY/html/VERSION. Without tags: the
+newest of each minor version, the last five of them, that have a site. DIRECTORY/html also gets versions.js, which the
+pages' choice of a version reads, `latest`, and an index.html that leads there. DIRECTORY/html is what is published.
 """
 
 from __future__ import annotations
