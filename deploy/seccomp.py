@@ -1,7 +1,7 @@
 """Writes seccomp.json beside this file: `python deploy/seccomp.py`, on x86_64. --print writes it to stdout instead.
 
-The profile is for a container in which nsbox makes sandboxes. It is a list of what is allowed, as the default profiles of
-engines are. It refuses what they refuse, except for the calls in NEEDED. The names are those of nsbox's own tables.
+The profile is for a container in which nsbox makes sandboxes. It lists what is allowed, as the default profiles of
+engines do. It refuses what they refuse, except for the calls in NEEDED. The names are those of nsbox's own tables.
 
 It is in the format of the OCI runtime specification, which Docker, Podman, containerd and CRI-O read: "architectures",
 not Docker's "archMap", and no conditions.

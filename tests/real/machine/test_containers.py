@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -192,3 +193,11 @@ def test_still_refused(profile: Path, call: str, arguments: tuple[int, ...], err
     assert behind(profile, *command).stdout == f"{error}\n"
     free = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert free != f"{error}\n" or os.geteuid() != 0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the profile is written on x86_64")
+def test_it_is_what_the_script_writes() -> None:
+    """The file is what its script writes: a change of nsbox's tables changes it too."""
+    command = [sys.executable, "-P", str(ROOT / "deploy/seccomp.py"), "--print"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == (ROOT / "deploy/seccomp.json").read_text()
