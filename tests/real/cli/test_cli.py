@@ -82,7 +82,7 @@ def test_errors(workspace: Path, words: list[str], status: int, told: str) -> No
 
 def test_remedies_are_options() -> None:
     """Where an error says what to do, it says it as an option."""
-    from nsbox._cli.options import in_options
+    from nsbox._cli.policy import in_options
 
     assert (
         in_options("do without (remedy: best_effort={'limits.cpus'})")
