@@ -1,6 +1,6 @@
 """The subcommands: what each is for, and a parser with its options, which is made when it is asked for.
 
-Lean: making all parsers takes longer than starting a sandbox, so `nsbox run` makes one, and imports what that one needs.
+Lean: making all parsers takes longer than starting a sandbox. `nsbox run` makes one, and imports what that one needs.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import pytest
 from nsbox import Network, PolicyError
 from nsbox._cli import _parser
 from nsbox._cli.completion import completion
-from nsbox._cli.run.network import Extras, Publish, extras_of, publish
 from nsbox._cli.policy import policy_of
+from nsbox._cli.run.network import Extras, Publish, extras_of, publish
 
 
 def options(*words: str) -> argparse.Namespace:

@@ -17,17 +17,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 
-from nsbox._cli.bench.results import chart, report
 from nsbox._cli.bench import parts as _parts
 from nsbox._cli.bench.calls import calls
 from nsbox._cli.bench.grep import grep
 from nsbox._cli.bench.leaks import leaks
-from nsbox._cli.bench.results.machine import look
 from nsbox._cli.bench.network import network
 from nsbox._cli.bench.parts import Bench
 from nsbox._cli.bench.python import python
-from nsbox._cli.bench.scale import FULL, QUICK
+from nsbox._cli.bench.results import chart, report
+from nsbox._cli.bench.results.machine import look
 from nsbox._cli.bench.results.stats import Part
+from nsbox._cli.bench.scale import FULL, QUICK
 from nsbox._cli.bench.warm import rate, transaction, warm
 
 PARTS: Mapping[str, Callable[[Bench], Part]] = {

@@ -1,4 +1,4 @@
-"""Completion for bash 3.2 and later. A command after the options completes as it does by itself, with bash-completion."""
+"""Completion for bash 3.2 and later. With bash-completion, the command after `nsbox run` completes as always."""
 
 from __future__ import annotations
 
@@ -102,8 +102,12 @@ def _patterns(words: Sequence[str], commands: Sequence[Page]) -> dict[str, list[
     patterns: dict[str, list[str]] = {}
     for name, rows in by_name.items():
         for specification, those in rows.items():
-            every = len(rows) == 1 and all(name not in _names(page) or word in those for word, page in zip(words, commands, strict=True))
-            patterns.setdefault(specification, []).extend([f"*:{name}"] if every else [f"{word}:{name}" for word in those])
+            every = len(rows) == 1 and all(
+                name not in _names(page) or word in those for word, page in zip(words, commands, strict=True)
+            )
+            patterns.setdefault(specification, []).extend(
+                [f"*:{name}"] if every else [f"{word}:{name}" for word in those]
+            )
     return patterns
 
 

@@ -68,9 +68,10 @@ def _action(argument: Argument) -> str:
 def _option(option: Argument) -> Iterator[str]:
     """Yield a specification of _arguments for each spelling of an option."""
     about = _quoted(option.about).replace("[", "\\[").replace("]", "\\]")
+    actions = [_action(option) if i == 0 or option.kind == "file" else " " for i in range(len(option.values))]
     values = "".join(
-        f":{_quoted(value).replace(':', chr(92) + ':')}:{_quoted(_action(option)) if i == 0 or option.kind == 'file' else ' '}"
-        for i, value in enumerate(option.values)
+        _quoted(f":{value.replace(':', chr(92) + ':')}:{action}")
+        for value, action in zip(option.values, actions, strict=True)
     )
     for name in option.names:
         # A + or = says that the value may be in the same word. The last values of several can't be.

@@ -42,8 +42,8 @@ PROSE = {
     ),
     "run": Prose(
         paragraphs=(
-            "By default the command can write to the current directory and to a /tmp of its own. It can read the system's "
-            "directories. It has no network, and none of your environment's secrets. All that it starts ends with it.",
+            "By default the command can write to the current directory and to a /tmp of its own. It can read the "
+            "system's directories. It has no network, and none of your environment's secrets. All that it starts ends with it.",
             "The command's options follow its name. A -- before it is only needed if its name begins with a dash.",
         ),
         examples=(
@@ -67,8 +67,8 @@ PROSE = {
     ),
     "python": Prose(
         paragraphs=(
-            "Without a file and -c it shows a prompt; if stdin isn't a terminal, it runs what stdin has. At the prompt, "
-            "Ctrl-C interrupts, and Ctrl-D ends.",
+            "Without a file and -c it shows a prompt; if stdin isn't a terminal, it runs what stdin has. At the "
+            "prompt, Ctrl-C interrupts, and Ctrl-D ends.",
         ),
         examples=(
             ("nsbox python", "shows a prompt"),
@@ -82,7 +82,10 @@ PROSE = {
         paragraphs=("It speaks on stdin and stdout. Clients start it: put such a line into a client's configuration.",),
         examples=(
             ("nsbox mcp -w ~/project", "has tools that work in one directory, without a network"),
-            ("nsbox mcp -w ~/project --allow-net api.example --timeout 600", "reaches one host; calls end after a time"),
+            (
+                "nsbox mcp -w ~/project --allow-net api.example --timeout 600",
+                "reaches one host; calls end after a time",
+            ),
         ),
         statuses=(("125", "the SDK is missing, or no sandbox can be made"),),
     ),
@@ -112,8 +115,8 @@ PROSE = {
     "schema": Prose(examples=(("nsbox schema", "prints it, for editors that complete and check such files"),)),
     "doctor": Prose(
         paragraphs=(
-            "Without a symptom, it tries each part of a sandbox. With one, it names what is known to cause such an error, "
-            "looks whether that is so on this machine, and says what helps.",
+            "Without a symptom, it tries each part of a sandbox. With one, it names what is known to cause such an "
+            "error, looks whether that is so on this machine, and says what helps.",
         ),
         examples=(
             ("nsbox doctor", "tries everything"),
@@ -153,8 +156,8 @@ PROSE = {
     ),
     "man": Prose(
         paragraphs=(
-            "A page is text for man(1), on stdout. If nsbox is installed from a wheel, `man nsbox` may find the pages by "
-            "itself: they are in share/man beside the bin directory.",
+            "A page is text for man(1), on stdout. If nsbox is installed from a wheel, `man nsbox` may find the pages "
+            "by itself: they are in share/man beside the bin directory.",
         ),
         examples=(
             ("nsbox man run | man -l -", "reads one page"),

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nsbox._base.descriptors import high
+from nsbox._cli.messages import flush_streams
 from nsbox._cli.run import link as l
 from nsbox._cli.run.direct import controlling_terminal, end_as_typed
 from nsbox._cli.run.job import Job
 from nsbox._cli.run.link import Link
-from nsbox._cli.messages import flush_streams
 from nsbox._cli.run.monitor import Monitor, raw
 from nsbox._cli.run.signals import FORWARDED, Signals, stop_self
 from nsbox._popen import pty

@@ -10,10 +10,10 @@ from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._cli.run.job import Job, NotStarted, started
 from nsbox._cli.messages import complain, say
-from nsbox._cli.run.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._cli.policy import policy_of
+from nsbox._cli.run.job import Job, NotStarted, started
+from nsbox._cli.run.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
