@@ -2,8 +2,8 @@
 
 commands.py has the subcommands; parser.py parses their words, with the options about the policy of options.py, from
 which policy.py makes one. run/ is `nsbox run` and `nsbox shell`; config.py is `nsbox check`, `init` and `schema`;
-bwrap.py, mcp.py, python/, doctor/ and bench/ are named as their subcommands. help/ has what is printed about them: help, manual
-pages, and the first steps; completion/ has the shells' completion. messages.py is for standard error, progress.py for a
+bwrap.py, mcp.py, python/, doctor/ and bench/ are named as their subcommands. help/ has what is printed about them: help,
+manual pages, and the first steps; completion/ has the shells' completion. messages.py is for standard error, progress.py for a
 bar there.
 """
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from nsbox import Network, PolicyError
-from nsbox._cli import _parser
-from nsbox._cli.completion import completion
+from nsbox._cli.completion.shells import completion
 from nsbox._cli.policy import policy_of
 from nsbox._cli.run.network import Extras, Publish, extras_of, publish
 
@@ -147,6 +146,6 @@ def test_extras() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str) -> None:
     """Shells know the options."""
-    text = completion(shell, _parser())
+    text = completion(shell)
     assert all(name in text for name in ("allow-net", "net-log", "publish"))
     assert "none host public" in text

@@ -96,15 +96,15 @@ def page() -> str:
     rows = [
         "# First aid by symptom",
         "",
-        "Find the message, its cause and what helps. `nsbox doctor` looks at your machine as well. Give it the message,",
-        "or a word such as `docker`:",
+        "Find the message, its cause and what helps. `nsbox doctor` looks at your machine as well. Give it the",
+        "message, or a word such as `docker`:",
         "",
         "```sh",
         'nsbox doctor "Operation not permitted"',
         "```",
         "",
-        "`nsbox run ... 2>&1 | nsbox doctor -` explains what a command printed. `--json` is for programs. The exit status",
-        "is 1 if nothing is known of the symptom. This page is made from the same table.",
+        "`nsbox run ... 2>&1 | nsbox doctor -` explains what a command printed. `--json` is for programs. The exit",
+        "status is 1 if nothing is known of the symptom. This page is made from the same table.",
     ]
     for where, title in WHERE.items():
         rows += ["", f"## {title}", "", "| you see | cause | what helps | more |", "|---|---|---|---|"]

@@ -43,7 +43,8 @@ PROSE = {
     "run": Prose(
         paragraphs=(
             "By default the command can write to the current directory and to a /tmp of its own. It can read the "
-            "system's directories. It has no network, and none of your environment's secrets. All that it starts ends with it.",
+            "system's directories. It has no network, and none of your environment's secrets. All that it starts "
+            "ends with it.",
             "The command's options follow its name. A -- before it is only needed if its name begins with a dash.",
         ),
         examples=(
@@ -156,7 +157,8 @@ PROSE = {
     ),
     "man": Prose(
         paragraphs=(
-            "A page is text for man(1), on stdout. If nsbox is installed from a wheel, `man nsbox` may find the pages "
+            "A page is text for man(1), on stdout.",
+        ), on stdout. If nsbox is installed from a wheel, `man nsbox` may find the pages "
             "by itself: they are in share/man beside the bin directory.",
         ),
         examples=(

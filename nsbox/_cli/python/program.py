@@ -11,7 +11,8 @@ import threading
 from nsbox._base.errors import InterpreterError, NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._cli.messages import complain, say
-from nsbox._cli.run import bridge, direct, give_terminal
+from nsbox._cli.run import bridge, direct
+from nsbox._cli.run.command import give_terminal
 from nsbox._cli.run.job import TIMED_OUT, Job, NotStarted, started
 from nsbox._cli.run.network import refusals
 from nsbox._python.call import PythonCall, refusal, run_frame
