@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nsbox import Network, PolicyError
+from nsbox._cli.commands import COMMANDS
 from nsbox._cli.completion.shells import completion
 from nsbox._cli.policy import policy_of
 from nsbox._cli.run.network import Extras, Publish, extras_of, publish
@@ -16,7 +17,7 @@ from nsbox._cli.run.network import Extras, Publish, extras_of, publish
 
 def options(*words: str) -> argparse.Namespace:
     """Return these options as `nsbox run` parses them."""
-    return _parser().parse_args(["run", *words, "--", "true"])
+    return COMMANDS["run"].parser().parse_args([*words, "--", "true"])
 
 
 def network(*words: str) -> Any:

@@ -156,11 +156,7 @@ PROSE = {
         examples=(("nsbox help run", "shows the same as `nsbox run --help`"),),
     ),
     "man": Prose(
-        paragraphs=(
-            "A page is text for man(1), on stdout.",
-        ), on stdout. If nsbox is installed from a wheel, `man nsbox` may find the pages "
-            "by itself: they are in share/man beside the bin directory.",
-        ),
+        paragraphs=("A page is text for man(1), on stdout.",),
         examples=(
             ("nsbox man run | man -l -", "reads one page"),
             ("nsbox man --write ~/.local/share/man/man1", "makes `man nsbox-run` find it"),

@@ -77,6 +77,7 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
         (["run", "--host=yes", "--", "true"], 2, "--host: takes no value"),
         (["run", "--uid", "me", "--", "true"], 2, "nsbox run: --uid: 'me' is no whole number"),
         (["check"], 2, "nsbox check: needs FILE"),
+        (["bench", "--only", "spam"], 2, "--only: 'spam' is none of spawn, "),
         (["completion", "csh"], 2, "'csh' is none of bash, zsh, fish"),
     ],
 )
@@ -221,26 +222,3 @@ def test_completion(workspace: Path, shell: str) -> None:
     if path is not None:
         (workspace / "file").write_text(done.stdout)
         subprocess.run([path, "-n", "file"], cwd=workspace, check=True)
-
-
-@pytest.mark.parametrize(
-    ("typed", "wanted"),
-    [
-        (["r"], "run"),
-        (["run", "--time"], "--timeout"),
-        (["run", "--network", "n"], "none"),
-        (["run", "--setenv", "A", "b", "--gra"], "--grace"),
-        (["run", "-C", "di"], "directory"),
-        (["explain", "--read", "/usr/bi"], "/usr/bin"),
-        (["run", "--", "fi"], "file1"),
-    ],
-)
-def test_completion_in_bash(workspace: Path, typed: list[str], wanted: str) -> None:
-    """What is offered for a word that has been begun."""
-    (workspace / "directory").mkdir()
-    (workspace / "file1").write_text("")
-    script = nsbox(workspace, "--completion", "bash").stdout
-    words = " ".join(["nsbox", *typed])
-    script += f"\nCOMP_WORDS=({words}); COMP_CWORD={len(typed)}; compopt() {{ :; }}; _nsbox; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    done = subprocess.run(["bash", "-c", script], cwd=workspace, capture_output=True, text=True, check=True)
-    assert wanted in done.stdout.split(), done
