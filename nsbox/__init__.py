@@ -373,6 +373,7 @@ _FACES = (
         "async_python",
         "async_sandbox",
         "asyncio",
+        "audit",
         "executor",
         "leaks",
         "python",
@@ -382,7 +383,7 @@ _FACES = (
         "session",
         "subprocess",
     ),
-    *("task", "transaction"),
+    *("otel", "task", "transaction"),
 )
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

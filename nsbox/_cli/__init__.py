@@ -2,9 +2,9 @@
 
 commands.py has the subcommands; parser.py parses their words, with the options about the policy of options.py, from
 which policy.py makes one. run/ is `nsbox run` and `nsbox shell`; config.py is `nsbox check`, `init` and `schema`;
-bwrap.py, mcp.py, python/, doctor/ and bench/ are named as their subcommands. help/ has what is printed about them: help,
-manual pages, and the first steps; completion/ has the shells' completion. messages.py is for standard error, progress.py for a
-bar there.
+bwrap.py, mcp.py, python/, doctor/ and bench/ are named as their subcommands. help/ has what is printed about them,
+as help and manual pages, and the first steps; completion/ has the shells' completion. messages.py is for standard
+error, progress.py for a bar there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from nsbox._base.errors import NsboxError
 from nsbox._cli.messages import complain, flushed, unwritten
+from nsbox._logs import logger
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: the arguments without the program's name. Default: this process's.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    logger.show_warnings()
     try:
         return flushed(_called(words))
     except OSError as error:

@@ -65,6 +65,9 @@ def _run_options(parser: Parser, work: str) -> None:
     from nsbox._cli.run.network import add_options
 
     topic = parser.topic("The command")
+    topic.add_argument(
+        "--audit", metavar="FILE", help="append a record of the command to this file, as JSON; without one, none starts"
+    )
     topic.add_argument("-C", "--chdir", metavar="DIR", help="start the command in this directory")
     topic.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end it after this time, with status 124")
     topic.add_argument(

@@ -79,14 +79,20 @@ def _add_amounts(parser: Parser) -> None:
     topic.add_argument("--cpus", type=float, metavar="N", help="limit processors for all together, as 1.5 (cgroup)")
 
 
+def _words(text: str) -> list[str]:
+    """Return the words of an option that may have several, with commas."""
+    return [word.strip() for word in text.split(",")]
+
+
 def _add_containment(parser: Parser) -> None:
     topic = parser.topic("Containment")
     topic.add_argument(
-        "--best-effort",
-        action="append",
+        "--degrade",
+        action="extend",
+        type=_words,
         default=[],
-        metavar="WISH",
-        help="run even if this can't be had, such as limits.cpus",
+        metavar="LOSS[,LOSS]",
+        help="run even if this has to be lost here: namespaces, limits, or single losses such as attributes",
     )
     topic.add_argument(
         "--backend",

@@ -98,7 +98,7 @@ def policy_of(options: argparse.Namespace) -> Policy:
     amounts = ("memory", "processes", "cpu_seconds", "file_size", "open_files", "total_memory", "cpus")
     common: dict[str, Any] = {"limits": Limits(**{name: getattr(options, name) for name in amounts})}
     common["env"], common["pass_env"] = _environment(options)
-    for name in ("uid", "gid", "best_effort", "seatbelt", "nested", "landlock"):
+    for name in ("uid", "gid", "degrade", "seatbelt", "nested", "landlock"):
         common[name] = getattr(options, name)
     for name in ("seccomp", "backend", "require", "home", "tools_bin", "ids"):
         if getattr(options, name) is not None:
@@ -177,6 +177,8 @@ def in_options(text: str) -> str:
         if values[2] is None:
             return f"{option(name)} {values[0] if values[1] is None else values[1]}"
         items = [item.strip().strip("\"'") for item in values[2].split(",")]
+        if name == "degrade":
+            return f"{option(name)} {','.join(items)}"
         name = "allow_net" if name == "network" else name
         return " ".join(f"{option(name)} {item or '...'}" for item in items)
 

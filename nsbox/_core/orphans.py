@@ -38,6 +38,16 @@ def pid_namespace(pid: int) -> int:
         return 0
 
 
+def pid_behind(pidfd: int) -> int:
+    """Return the pid of a pidfd's process, as this process's procfs numbers it; 0 if it has gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name == "Pid":
+                return max(0, int(value))
+    return 0
+
+
 _NS_GET_PARENT = 0xB702  # ioctl_ns(2)
 
 

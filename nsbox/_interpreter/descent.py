@@ -13,6 +13,7 @@ import signal
 import struct
 
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._core.orphans import pid_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,20 +75,11 @@ def _look(pidfd: int) -> tuple[int, int]:
     except OSError as error:
         if error.errno not in _LACKING:
             raise GoneError("it has ended") from None
-        number = _number(pidfd)
+        number = pid_behind(pidfd)
         parent = parent_of(number)
-        if _number(pidfd) != number:  # it raises if it has ended: then the parent was another process's
+        if not number or pid_behind(pidfd) != number:  # it has ended: the parent may be another process's
             raise GoneError("it has ended") from None
     return number, parent
-
-
-def _number(pidfd: int) -> int:
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "Pid" and int(value) > 0:
-                return int(value)
-    raise GoneError("it has ended")
 
 
 def parent_of(number: int) -> int:

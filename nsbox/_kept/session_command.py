@@ -17,6 +17,7 @@ from nsbox._base.stdlib import RLock
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result, Used
 from nsbox._core.entry import TOLD
+from nsbox._core.orphans import pid_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,10 @@ class SessionCommand:
         if message is None or message[0] != c.ENTRY_STARTED or len(fds) != 1:
             raise SetupError(errno.ESRCH, "enter the session", None, "it can't start a command, or has ended")
         self._pidfd, self.mark = fds[0], message[-1]
-        self.pid = _number(self._pidfd)
+        self.pid = pid_behind(self._pidfd)
+        if not self.pid:
+            hint = "another process has killed the command before its exec"
+            raise SetupError(errno.ESRCH, "enter the session", None, hint)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the command has ended as well
             self._told.send(b"\0")
         self._await(self._failed, session)
@@ -174,13 +178,3 @@ def received(told: _socket.socket, flags: int) -> tuple[tuple[int, ...], int] | 
             os.close(fd)
         return None
     return TOLD.unpack(data), (owned or [-1])[0]
-
-
-def _number(pidfd: int) -> int:
-    """Return the pid behind a pidfd, as this process's procfs numbers it; raises SetupError if it has gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "Pid" and int(value) > 0:
-                return int(value)
-    raise SetupError(errno.ESRCH, "enter the session", None, "another process has killed the command before its exec")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from nsbox._backends.refusals import apparmor_profile
 from nsbox._cli.help.style import Style, style_for
 from nsbox._cli.messages import say
-from nsbox._popen.doctor import DEFAULT, Check, doctor
+from nsbox._popen.doctor import DEFAULT, DEGRADED, Check, doctor
 
 _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}
 _LONGEST = 1 << 20  # bytes of an error text on stdin
@@ -23,6 +23,9 @@ def _lines(check: Check, style: Style) -> list[str]:
     mark = _MARKS[check.state] if check.is_needed or check.state != "fails" else "no"
     shown = style.paint(_COLOURS[mark], mark) + " " * (6 - len(mark))
     lines = [f"{shown} {check.name}{f': {check.said}' if check.said else ''}"]
+    if check.name == DEGRADED:
+        lines = textwrap.wrap(lines[0], 110, subsequent_indent=" " * 9)
+        lines += [f"       write: {part}" for part in check.remedy.split(", or ")]
     if check.state == "fails" and check.remedy:
         lines += textwrap.wrap(f"help: {check.remedy}", 110, initial_indent=" " * 7, subsequent_indent=" " * 13)
     return lines

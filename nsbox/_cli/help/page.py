@@ -8,7 +8,8 @@ from typing import Literal
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._cli.commands import COMMANDS, Command
 from nsbox._cli.help.prose import PROGRAM, PROSE, Prose
-from nsbox._policy.policy import BEST_EFFORT, PRESETS
+from nsbox._policy.losses import LEVELS, LOSSES
+from nsbox._policy.policy import PRESETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ _BY_NAME: dict[str, Kind] = {"env": "variable", "pass_env": "variable", "setenv"
 # Words for an option that takes others too.
 _WORDS: dict[str, tuple[str, ...]] = {
     "home": ("private", "workspace", "tmp"),
-    "best_effort": BEST_EFFORT,
+    "degrade": (*LEVELS, *LOSSES),
     "seatbelt": PRESETS,
 }
 

@@ -30,6 +30,10 @@ def main(options: argparse.Namespace) -> int:
     be executed. 127: there is no such program.
     """
     policy = policy_of(options)
+    if options.audit is not None:
+        from nsbox import audit  # for this option alone
+
+        audit.to_file(options.audit, required=True)
     work = Work(_command(options, policy), policy, options, extras_of(options, policy))
     terminals = [fd for fd in range(3) if _is_terminal(fd)]
     is_kept = not policy.new_session and not (options.host and not options.keep_session)

@@ -37,7 +37,7 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
         (["run", "--read", "/nonexistent", "--", "true"], 2, "nsbox: --read: /nonexistent: No such file"),
         (["run", "--tools-bin", "/nonexistent", "--", "true"], 2, "nsbox: --tools-bin: /nonexistent"),
         (["run", "--backend", "passthrough", "--", "true"], 2, "--require nothing"),
-        (["run", "--best-effort", "wings", "--", "true"], 2, "nsbox: --best-effort: 'wings' is unknown"),
+        (["run", "--degrade", "wings", "--", "true"], 2, "nsbox: --degrade: 'wings' is unknown"),
         (["run", "--timeout", "-1", "--", "true"], 2, "'-1' is no number of seconds"),
         (["run", "--grace", "nan", "--", "true"], 2, "'nan' is no number of seconds"),
         (["run", "--env", "=x", "--", "true"], 2, "nsbox: --env: '=x' has no name"),
@@ -92,14 +92,8 @@ def test_remedies_are_options() -> None:
     """Where an error says what to do, it says it as an option."""
     from nsbox._cli.policy import in_options
 
-    assert (
-        in_options("do without (remedy: best_effort={'limits.cpus'})")
-        == "do without (remedy: --best-effort limits.cpus)"
-    )
-    assert (
-        in_options('say best_effort=["limits.processes", "tmp"]')
-        == "say --best-effort limits.processes --best-effort tmp"
-    )
+    assert in_options("do without (remedy: degrade={'limits.cpus'})") == "do without (remedy: --degrade limits.cpus)"
+    assert in_options('say degrade=["limits.processes", "tmp"]') == "say --degrade limits.processes,tmp"
     assert in_options("nested=True allows it, network='host' too") == "--nested allows it, --network host too"
     assert in_options("say network=['a.example', 'b:1']") == "say --allow-net a.example --allow-net b:1"
     assert in_options("limits.total_memory: no cgroup") == "--total-memory: no cgroup"

@@ -272,8 +272,11 @@ def test_it_leaves_no_zombies(box: Sandbox) -> None:
     py = box.python()
     for _ in range(10):
         py.run("import os\nif os.fork() == 0: os._exit(0)")
-    states = [one.status() for one in psutil.Process().children(recursive=True)]
-    assert states.count(psutil.STATUS_ZOMBIE) <= 2
+    zombies = 0
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # the interpreter has just reaped it
+            zombies += one.status() == psutil.STATUS_ZOMBIE
+    assert zombies <= 2
     assert nsbox.Python is Python
 
 

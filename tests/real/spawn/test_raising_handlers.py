@@ -80,6 +80,8 @@ AT_EACH_PLACE = """
 import dis, functools
 class Raised(BaseException): pass
 names = "_kept/tree _kept/refill _base/owners _base/descriptors _popen/popen _lifetime/lifetime _lookup/kernel_id _spawn/prepare _spawn/start _spawn/way _kept/way".split()
+names += "_interpreter/branch _interpreter/interpreter _interpreter/supply _python/way _python/line _python/call".split()
+names += [f"_calls/{name}" for name in "call exchange inlet output failure".split()]
 names += [f"_core/{name}" for name in "abi buffers call command idmaps linux orphans request".split()]
 files = {f"{os.path.dirname(nsbox.__file__)}/{name}.py" for name in names}
 assert all(map(os.path.exists, files)), files  # none of them goes unwatched
@@ -146,6 +148,7 @@ USES = {
     "with pipes": BOX.format(1) + "def use(): box.run(['cat'], input='x', text=True, capture_output=True)",
     "kept again": BOX.format(0)
     + "def use():\n    if box.way()._kept: box.way()._kept.stale = True\n    box.run(['true'])",
+    "code": BOX.format(0) + "py = box.python()\ndef use(): assert py.run('1').value == 1",
     "SIGCHLD ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     + BOX.format(1)
     + "def use(): box.run(['true'])",
@@ -167,6 +170,6 @@ def test_at_random(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("use", USES)
 def test_at_each_place(tmp_path: Path, use: str) -> None:
-    """No place between a descriptor's making and its owner's loses it. Keeping again has the most: each third, unless asked."""
-    step = 3 if use == "kept again" and not THOROUGH else 1
+    """No place between a descriptor's making and its owner's loses it. Where there are many, each third, unless asked."""
+    step = 3 if use in ("kept again", "code") and not THOROUGH else 1
     assert run(tmp_path, USES[use] + AT_EACH_PLACE, str(step)) == "True [] []\n"

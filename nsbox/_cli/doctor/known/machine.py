@@ -103,7 +103,7 @@ MACHINE = (
         pattern("cgroups? (?:are|is) of version", "no cgroup", "lacks the controllers"),
         ("cgroup", "total-memory", "cpus"),
         "limits for all processes together (--total-memory, --cpus) need a cgroup that this user may change",
-        "systemd-run --user --scope -p Delegate=yes COMMAND; or do without: --best-effort limits.total_memory",
+        "systemd-run --user --scope -p Delegate=yes COMMAND; or do without: --degrade limits",
         looks.cgroups,
         "limits.md",
     ),
