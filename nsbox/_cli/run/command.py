@@ -136,7 +136,12 @@ class Work:
 
                 way = None if self._wiring is None else self._wiring.way()
                 own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
-                policy = self._transaction = Transaction(own, None, None, relay)
+                try:
+                    policy = self._transaction = Transaction(own, None, None, relay)
+                except OSError as error:
+                    if error.filename is not None and not isinstance(error, NsboxError):
+                        error.add_note("changes are kept there: set XDG_STATE_HOME to a directory of yours")
+                    raise
             return started(self.command, lambda: Job(self.command, policy=policy, **options))
         except BaseException:
             self._drop()
