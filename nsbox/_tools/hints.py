@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from nsbox._lifetime.usage import Usage
     from nsbox._tools.view import View
 
-_READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
-_DENIED = re.compile(r"[Pp]ermission denied|EACCES")
-_MISSING = re.compile(r"No such file or directory|ENOENT")
-_NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
+READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
+DENIED = re.compile(r"[Pp]ermission denied|EACCES")
+MISSING = re.compile(r"No such file or directory|ENOENT")
+NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
 _QUOTED = re.compile("['\"`\u2018\u201c]([^'\"`\u2018\u2019\u201c\u201d\n]{1,4096})['\"`\u2019\u201d]")
 _WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
 _SHELL = re.compile(r"^[^\s:]+: (?:line )?\d+: (?:cannot (?:create|open) )?")  # the shell that says it, and the line
@@ -144,12 +144,12 @@ def reasons(
 
         found += [Hint("git", line) for line in notes(policy.write, policy.deny)]
     found += _of_owner(policy, text, start)
-    if _NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
+    if NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
         message = (
             "the sandbox refused something; the system's log says what: log stream --predicate 'sender == \"Sandbox\"'"
         )
         found.append(Hint("not-permitted", message))
-    elif _NOT_PERMITTED.search(text) and not found:
+    elif NOT_PERMITTED.search(text) and not found:
         message = f"commands have no capabilities, and system calls are filtered (seccomp={_profile(policy)!r})"
         found.append(Hint("not-permitted", message))
     return tuple(dict.fromkeys(found))
@@ -164,7 +164,7 @@ def _of_owner(policy: Policy, text: str, start: str) -> Iterator[Hint]:
     if "dubious ownership" in text:
         match = re.search(r"dubious ownership in repository at '([^'\n]{1,1024})'", text)
         yield Hint("owner", owner.dubious(policy, host_for(policy), printable(match.group(1) if match else start)))
-    elif _DENIED.search(text) and (instead := owner.remedy(policy, host_for(policy), start)):
+    elif DENIED.search(text) and (instead := owner.remedy(policy, host_for(policy), start)):
         yield Hint("owner", instead)
 
 
@@ -187,9 +187,9 @@ def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
     """Yield hints about the paths in messages, from what the policy says of each."""
     count, looks = 0, iter(range(_LOOKS))
     for line in text.splitlines():
-        write = bool(_READ_ONLY.search(line))
-        denied, missing = bool(_DENIED.search(line)), bool(_MISSING.search(line))
-        denied = denied or (seen.refuses_by_eperm and bool(_NOT_PERMITTED.search(line)))
+        write = bool(READ_ONLY.search(line))
+        denied, missing = bool(DENIED.search(line)), bool(MISSING.search(line))
+        denied = denied or (seen.refuses_by_eperm and bool(NOT_PERMITTED.search(line)))
         if count >= _PATHS or not (write or denied or missing):
             continue
         reason = _of_line(seen, line, start, looks, write=write, denied=denied)

@@ -14,10 +14,10 @@ import termios
 from collections.abc import Callable
 
 from nsbox._base.descriptors import high
-from nsbox._cli.job import Job
-from nsbox._cli.keys import Keys
 from nsbox._cli.messages import flush_streams
-from nsbox._cli.signals import FORWARDED, Signals, stop_self
+from nsbox._cli.run.job import Job
+from nsbox._cli.run.keys import Keys
+from nsbox._cli.run.signals import FORWARDED, Signals, stop_self
 
 
 def controlling_terminal() -> int:

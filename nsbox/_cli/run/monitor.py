@@ -14,11 +14,11 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
-from nsbox._cli import link as l
-from nsbox._cli.direct import bring_forward
-from nsbox._cli.job import Job
-from nsbox._cli.link import Link
-from nsbox._cli.signals import FORWARDED, Signals
+from nsbox._cli.run import link as l
+from nsbox._cli.run.direct import bring_forward
+from nsbox._cli.run.job import Job
+from nsbox._cli.run.link import Link
+from nsbox._cli.run.signals import FORWARDED, Signals
 
 
 class Monitor:

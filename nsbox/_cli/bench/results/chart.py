@@ -7,8 +7,8 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nsbox._cli.bench.machine import Machine
-from nsbox._cli.bench.stats import Part, figure
+from nsbox._cli.bench.results.machine import Machine
+from nsbox._cli.bench.results.stats import Part, figure
 
 HINT = "drawing needs matplotlib: pip install 'nsbox[bench]'"
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._cli.job import Job, NotStarted, started
 from nsbox._cli.messages import complain, say
-from nsbox._cli.network import Extras, Wiring, extras_of, refusals, wiring
-from nsbox._cli.options import policy_of
+from nsbox._cli.policy import policy_of
+from nsbox._cli.run.job import Job, NotStarted, started
+from nsbox._cli.run.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def main(options: argparse.Namespace) -> int:
     terminals = [fd for fd in range(3) if _is_terminal(fd)]
     is_kept = not policy.new_session and not (options.host and not options.keep_session)
     if terminals and not is_kept:
-        from nsbox._cli import bridge
+        from nsbox._cli.run import bridge
 
         work.policy = policy.with_(new_session=False)  # the command is in the monitor's session
         return bridge.run(work, terminals)
-    from nsbox._cli import direct
+    from nsbox._cli.run import direct
 
     try:
         job, keys = direct.run(work.start, has_session=policy.new_session, is_session_ours=is_kept)
@@ -136,7 +136,12 @@ class Work:
 
                 way = None if self._wiring is None else self._wiring.way()
                 own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
-                policy = self._transaction = Transaction(own, None, None, relay)
+                try:
+                    policy = self._transaction = Transaction(own, None, None, relay)
+                except OSError as error:
+                    if error.filename is not None and not isinstance(error, NsboxError):
+                        error.add_note("changes are kept there: set XDG_STATE_HOME to a directory of yours")
+                    raise
             return started(self.command, lambda: Job(self.command, policy=policy, **options))
         except BaseException:
             self._drop()

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nsbox._cli.bench.machine import Machine
 from nsbox._cli.bench.parts import SMALL_MIB, size_name
+from nsbox._cli.bench.results.machine import Machine
+from nsbox._cli.bench.results.stats import Comparison, Part, Row, figure
 from nsbox._cli.bench.scale import Scale
-from nsbox._cli.bench.stats import Comparison, Part, Row, figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from nsbox._spawn.way import Keeper, Way
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsbox._cli.parser import Parser
     from nsbox._core.command import Result
     from nsbox._network.events import NetworkEvent
     from nsbox._popen.popen import Popen
@@ -52,12 +53,13 @@ class Extras(Frozen):
     publish: tuple[Publish, ...] = ()
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: Parser) -> None:
     """Add the options to a subcommand that runs commands."""
-    parser.add_argument(
+    topic = parser.topic("Network")
+    topic.add_argument(
         "--net-log", metavar="FILE", help="write what the command looked up and connected to: JSON, one event a line"
     )
-    parser.add_argument(
+    topic.add_argument(
         "--publish",
         type=publish,
         action="append",

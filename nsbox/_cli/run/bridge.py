@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nsbox._base.descriptors import high
-from nsbox._cli import link as l
-from nsbox._cli.direct import controlling_terminal, end_as_typed
-from nsbox._cli.job import Job
-from nsbox._cli.link import Link
 from nsbox._cli.messages import flush_streams
-from nsbox._cli.monitor import Monitor, raw
-from nsbox._cli.signals import FORWARDED, Signals, stop_self
+from nsbox._cli.run import link as l
+from nsbox._cli.run.direct import controlling_terminal, end_as_typed
+from nsbox._cli.run.job import Job
+from nsbox._cli.run.link import Link
+from nsbox._cli.run.monitor import Monitor, raw
+from nsbox._cli.run.signals import FORWARDED, Signals, stop_self
 from nsbox._popen import pty
 
 _MOST = 65536  # once so many bytes wait to be written, no more is read; a terminal holds less
