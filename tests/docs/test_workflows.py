@@ -78,8 +78,6 @@ def _runners(job: dict[str, Any]) -> set[str]:
     return {*matrix.get("os", ()), *(row["os"] for row in matrix.get("include", ()))}
 
 
-# Jobs that may do more than read, and what: each runs nothing of the repository.
-
 # ---- workflows
 
 
