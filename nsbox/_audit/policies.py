@@ -64,5 +64,5 @@ def summary(policy: Policy) -> dict[str, object]:
         "network": network if isinstance(network, str) else list(network.allow),
         "limits": limits,
         "require": policy.require,
-        "best_effort": sorted(policy.best_effort),
+        "degrade": sorted(policy.degrade),
     }

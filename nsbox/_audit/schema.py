@@ -34,7 +34,7 @@ _POLICY = _object(
         "network": {"type": ["string", "array"], "items": _TEXT},
         "limits": {"type": "object"},
         "require": _TEXT,
-        "best_effort": _TEXTS,
+        "degrade": _TEXTS,
     }
 )
 _USAGE = _object(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 
-from nsbox._base.display import printable
+from nsbox._base.display import printable, type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._layout import owner
 from nsbox._lookup.host import host_for
 from nsbox._network.log import NetworkRecord
 from nsbox._network.network import Network
+from nsbox._policy.policy import Policy
 from nsbox._tools import shell as tools_shell
 from nsbox._tools import symptoms
 from nsbox._tools.verdicts import Ending, Hint, ended, limited, network_hints
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsbox._lifetime.usage import Usage
-    from nsbox._policy.policy import Policy
     from nsbox._tools.view import View
 
 READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
@@ -39,6 +40,57 @@ _CHARS = 1 << 16  # at the end of each stream
 _LOOKS = 64  # at paths, in all
 _LONGEST = 1024  # characters of such a path
 _PATHS = 5
+
+
+def hints(
+    policy: Policy,
+    returncode: int,
+    stdout: str = "",
+    stderr: str = "",
+    *,
+    args: str | Sequence[str] = (),
+    shell: str | None = None,
+    cwd: str | None = None,
+    usage: Usage | None = None,
+    network: NetworkRecord | None = None,
+    timeout: float | None = None,
+) -> tuple[Hint, ...]:
+    """Return what in a policy may have made a command fail, as ToolResult.why has it; () if it hasn't failed.
+
+    This is for a command that you started by Popen or run(). Records of shell() and exec() have their hints already.
+
+    policy: what the command ran under.
+    returncode: as Popen.returncode. stdout, stderr: what it printed, or the end of that. Default: "".
+    args: the command line, or the program and its arguments. Default: none; then some hints are missing.
+    shell: the program that read the command line, if one did. Default: None.
+    cwd: the directory that it started in. Default: None, for the policy's.
+    usage, network: `usage` and `network` of Popen.sandbox. Default: None.
+    timeout: the time limit in seconds, if you have ended it for taking too long. Default: None.
+
+    Raises TypeError for a policy or an output of another type.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy is {type_phrase(policy)}, must be an nsbox.Policy")
+    for name, output in (("stdout", stdout), ("stderr", stderr)):
+        if not isinstance(output, str):
+            raise TypeError(f"{name} is {type_phrase(output)}, must be a str")
+    ending = None
+    if timeout is not None:
+        by = "SIGKILL" if returncode == -signal.SIGKILL else "SIGTERM"
+        ending = Ending(timeout, by, 0.0, in_session=False)
+    log = NetworkRecord() if network is None else network
+    return reasons(
+        policy,
+        returncode,
+        stdout,
+        stderr,
+        cwd=cwd,
+        usage=usage,
+        ending=ending,
+        args=args,
+        shell=shell,
+        network=log,
+    )
 
 
 def reasons(

@@ -158,7 +158,7 @@ def test_control_a_read_only_environment(workspace: Path, attack: Callable[[Sand
             assert notes(workspace) == [POWER]
             assert [py.run("own.x").value for _ in range(2)] == [5, 5]
             assert py.why_cold == ""
-    assert notes(workspace) == [POWER]
+    assert all(note == POWER for note in notes(workspace))  # of each interpreter, if another took the first one's place
 
 
 @pytest.mark.parametrize("home", ["the interpreter's", "the workspace's", "a shell's"])

@@ -86,10 +86,10 @@ def test_masking_takes_linear_time() -> None:
 
 def test_digest() -> None:
     """Policies that say the same have the same digest, also in another process; others have another."""
-    policy = Policy.host(env={"A": "secret-1"}, limits=Limits(processes=3), best_effort=["ids", "tmp", "read"])
+    policy = Policy.host(env={"A": "secret-1"}, limits=Limits(processes=3), degrade=["ids", "tmp", "read"])
     code = (
         "from nsbox import *; from nsbox._audit import policies\n"
-        "print(policies.digest(Policy.host(env={'A': 'other'}, limits=Limits(processes=3), best_effort=['tmp', 'read', 'ids'])))"
+        "print(policies.digest(Policy.host(env={'A': 'other'}, limits=Limits(processes=3), degrade=['tmp', 'read', 'ids'])))"
     )
     for seed in ("1", "2"):
         env = {"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"}

@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # workers import dask_functions; they inherit the path
 # What Dask keeps as long as this process lives is there before the first test.
 multiprocessing.resource_tracker.ensure_running()
-_OPTIONS: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+_OPTIONS: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
 
 
 @pytest.fixture
