@@ -70,8 +70,8 @@ class Parser(argparse.ArgumentParser):
         word = next((word for word in unknown if word.startswith("-")), unknown[0])
         if not word.startswith("-"):
             self.error(f"unexpected argument: {word}")
-        options = [name for action in self._actions for name in action.option_strings]
-        self.error(f"no such option: {word}{meant(word.partition('=')[0], options)}")
+        options = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
+        self.error(f"no such option: {word}{meant(word.partition('=')[0].lstrip('-'), options, '--')}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise ArgumentError for a value that is no choice, with the choices and the nearest of them."""
@@ -88,9 +88,9 @@ def _worded(message: str) -> str:
     return message
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the nearest of the known words; "" if none is near."""
+def meant(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return a question that names the nearest of the known words, after a prefix; "" if none is near."""
     import difflib  # for errors alone
 
     nearest = difflib.get_close_matches(word, list(known), 1, 0.6)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"; did you mean {prefix}{nearest[0]}?" if nearest else ""
