@@ -37,12 +37,12 @@ LEVELS = {
 
 
 class Losses(frozenset[str]):
-    """A frozenset of names, sorted in its repr. As a text it is one line that says what may be lost."""
+    """A frozenset of names, and its repr that of one, sorted. As a text it is one line that says what may be lost."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"Losses({sorted(self)!r})"
+        return f"frozenset({{{', '.join(map(repr, sorted(self)))}}})" if self else "frozenset()"
 
     def __str__(self) -> str:
         return f"may be lost: {self.details()}" if self else "nothing may be lost"

@@ -205,12 +205,7 @@ class Confinable(Lifetime["AnyStr"]):
             filters=popen_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
             owners=self._held,
         )
-        if self._way is not None:
-            command.relay = self._way.relay
-        elif self._hearers is not None:
-            command.relay = self._relay
-        if self._terminal_of:
-            self._claim_terminal(command)
+        self._connect(command)
         try:
             self._start(Start(policy, prepared, command, program, directory if cwd is None else cwd))
             self._take_over(prepared, positional)
@@ -238,10 +233,16 @@ class Confinable(Lifetime["AnyStr"]):
             call.abandon(command)
             raise
 
-    def _claim_terminal(self, command: Command) -> None:
-        command.terminal = self._terminal_of
-        if self._pair is not None:  # its session's, else its group's
-            command.flags |= abi.constants.SETSID
+    def _connect(self, command: Command) -> None:
+        """Give it the relay of its network list, and its terminal, if it has one."""
+        if self._way is not None:
+            command.relay = self._way.relay
+        elif self._hearers is not None:
+            command.relay = self._relay
+        if self._terminal_of:
+            command.terminal = self._terminal_of
+            if self._pair is not None:  # its session's, else its group's
+                command.flags |= abi.constants.SETSID
 
     def _prepare(self, policy: Policy) -> tuple[Policy, Prepared]:
         """Return the policy, which a relay or a terminal may have changed, and what is prepared of it for this host."""

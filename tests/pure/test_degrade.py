@@ -267,7 +267,7 @@ def test_the_value_names_each_loss() -> None:
     """A level is spelled out; the text is one line with each name and what its loss means."""
     policy = workspace(degrade=["namespaces", "attributes", "namespaces"])
     assert policy.degrade == {"attributes", "home", "hostname", "processes", "tmp"}
-    assert repr(policy.degrade) == "Losses(['attributes', 'home', 'hostname', 'processes', 'tmp'])"
+    assert repr(policy.degrade) == "frozenset({'attributes', 'home', 'hostname', 'processes', 'tmp'})"
     line = str(policy.degrade)
     assert line.startswith("may be lost: attributes (") and "\n" not in line
     assert all(f"{name} ({LOSSES[name]})" in line for name in policy.degrade)
