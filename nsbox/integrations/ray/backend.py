@@ -1,139 +1,34 @@
-"""Ray: an actor with a sandbox of its own, and a backend for Ray's sandbox library.
-
-    from nsbox.integrations.ray import SandboxActor
-
-    actor = SandboxActor.options(num_cpus=1).remote(policy, imports=["math"])
-    print(ray.get(actor.run.remote("math.factorial(5)", timeout=10)).value)
-
-Ray starts an actor's method once, unless you set max_task_retries. So nothing runs twice unasked. If an actor is lost,
-ray.get() raises RayActorError for each of its calls that had no result.
-"""
+"""SandboxBackend: sandboxes of nsbox's for Ray's sandbox library."""
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import nsbox
-from nsbox._base.display import type_phrase
-from nsbox._base.frozen import replace
-from nsbox.integrations import _extras
-from nsbox.integrations._status import shell_status
+from ray.experimental.sandbox.backend.base import BaseSandboxBackend, ExecResult, SandboxStatus
+from ray.experimental.sandbox.exceptions import (
+    SandboxCreationError,
+    SandboxError,
+    SandboxExecError,
+    SandboxNotFoundError,
+    SandboxTimeoutError,
+)
 
-try:
-    import ray
-    from ray.experimental.sandbox.backend.base import BaseSandboxBackend, ExecResult, SandboxStatus
-    from ray.experimental.sandbox.exceptions import (
-        SandboxCreationError,
-        SandboxError,
-        SandboxExecError,
-        SandboxNotFoundError,
-        SandboxTimeoutError,
-    )
-except ImportError as error:
-    raise _extras.without("ray", error) from error
+import nsbox
+from nsbox._base.frozen import replace
+from nsbox.integrations._status import shell_status
+from nsbox.integrations.ray.place import Place, check
 
 if TYPE_CHECKING:
     from ray.experimental.sandbox.config import SandboxConfig
 
-    Policies = nsbox.Policy | Callable[[Path], nsbox.Policy]
-
-__all__ = ["SandboxActor", "SandboxBackend"]
+    from nsbox.integrations.ray.place import Policies
 
 IMAGE = "host"
 _OUTPUT = "16M"
 _MOST_FILE = 256 << 20  # bytes
-
-
-def _made(policy: Policies, scratch: Path) -> nsbox.Policy:
-    """Return the policy. scratch: an empty directory for a function that makes one."""
-    found = policy if isinstance(policy, nsbox.Policy) else policy(scratch)
-    if not isinstance(found, nsbox.Policy):
-        raise TypeError(f"the function that makes the policy returned {type_phrase(found)}, must return a Policy")
-    return found
-
-
-def _check(policy: object) -> None:
-    if not isinstance(policy, nsbox.Policy) and not callable(policy):
-        raise TypeError(f"policy is {type_phrase(policy)}, must be a Policy, or a function that returns one")
-
-
-class _Actor:
-    """An actor with a Sandbox and a warm interpreter. Its methods return nsbox's own records, which hold plain values.
-
-    policy: a Policy, or a function that returns one. The function gets an empty directory that the actor makes.
-    share: whether code and commands get the memory that Ray has assigned to the actor (`memory=` of its options), if
-        the policy sets neither `memory` nor `total_memory`: as Limits.memory. Default: True.
-    options: of Sandbox.python(): imports, setup, python, stock, overlay, start_timeout.
-
-    If the actor's node can't grant the policy, the actor fails: Ray's ActorDiedError quotes the UnavailableError, with
-    its reasons.
-    """
-
-    def __init__(self, policy: Policies, *, share: bool = True, **options: Any) -> None:
-        _check(policy)
-        self._scratch = tempfile.TemporaryDirectory(prefix="nsbox-")
-        try:
-            made = _made(policy, Path(self._scratch.name))
-            self._box = nsbox.Sandbox(_shared(made) if share else made)
-            try:
-                self._python = self._box.python(**options).start()
-            except BaseException:
-                self._box.close()
-                raise
-        except BaseException:
-            self._scratch.cleanup()
-            raise
-
-    def ready(self) -> str:
-        """Return the path of the interpreter, as code sees it: the sandbox is warm."""
-        return self._python.executable
-
-    def run(self, code: str, **options: Any) -> nsbox.PythonResult:
-        """Run code in a branch of its own; as nsbox.Python.run()."""
-        return self._python.run(code, **options)
-
-    def map(self, codes: Iterable[Any], **options: Any) -> list[nsbox.PythonResult]:
-        """Run many snippets; as nsbox.Python.map(), but the results come together, as a list."""
-        with self._python.map(codes, **options) as results:
-            return list(results)
-
-    def shell(self, command: str, **options: Any) -> nsbox.ToolResult:
-        """Run a command line; as Sandbox.shell()."""
-        return self._box.shell(command, **options)
-
-    def exec(self, program: str, args: Sequence[str] = (), **options: Any) -> nsbox.ToolResult:
-        """Run a program; as Sandbox.exec()."""
-        return self._box.exec(program, list(args), **options)
-
-    def read(self, path: str, max_chars: int = 200_000) -> str:
-        """Return the text of a file; as Sandbox.read()."""
-        return self._box.read(path, max_chars)
-
-    def write(self, path: str, content: str | bytes) -> None:
-        """Make a file, or replace one; as Sandbox.write()."""
-        self._box.write(path, content)
-
-    def close(self) -> None:
-        """End what runs, and the sandbox. ray.kill() does it at once, but leaves the empty directory in /tmp."""
-        self._box.close()
-        self._scratch.cleanup()
-
-
-def _shared(policy: nsbox.Policy) -> nsbox.Policy:
-    """Return the policy with the actor's memory."""
-    memory = int(ray.get_runtime_context().get_assigned_resources().get("memory", 0))
-    limits = policy.limits
-    if not memory or limits.memory is not None or limits.total_memory is not None:
-        return policy
-    return policy.with_(limits=replace(limits, memory=memory))
-
-
-SandboxActor: Any = ray.remote(_Actor)
 
 
 class _Instance:
@@ -141,29 +36,15 @@ class _Instance:
 
     def __init__(self, policy: Policies | None, config: SandboxConfig) -> None:
         self.config = config
-        self._scratch = tempfile.TemporaryDirectory(prefix="nsbox-")
-        try:
-            made = _made(policy or nsbox.Policy.workspace, Path(self._scratch.name))
-            self._box = nsbox.Sandbox(_configured(made, config))
-            try:
-                self.task = self._box.task()
-                if config.workdir is not None:
-                    self.task.shell(f"mkdir -p -- {_quoted(config.workdir)}", check=True)
-            except BaseException:
-                self._box.close()
-                raise
-        except BaseException:
-            self._scratch.cleanup()
-            raise
+        asked = nsbox.Policy.workspace if policy is None else policy
+        with Place(asked, lambda made: _configured(made, config)) as self._place:
+            self.task = self._place.box.task()
+            if config.workdir is not None:
+                self.task.exec("mkdir", ["-p", "--", config.workdir], check=True)
 
     def close(self) -> None:
         self.task.close()
-        self._box.close()
-        self._scratch.cleanup()
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
+        self._place.close()
 
 
 def _configured(policy: nsbox.Policy, config: SandboxConfig) -> nsbox.Policy:
@@ -200,7 +81,7 @@ class SandboxBackend(BaseSandboxBackend):  # type: ignore[misc,unused-ignore]
     def __init__(self, policy: Policies | None = None) -> None:
         super().__init__(image_manager=_NoImages())
         if policy is not None:
-            _check(policy)
+            check(policy)
         self._policy = policy
         self._instances: dict[str, _Instance] = {}
         self._lock = threading.Lock()
