@@ -20,10 +20,7 @@ import nsbox
 from nsbox._core.linux import syscalls
 from nsbox._policy.losses import LEVELS, losses
 
-pytestmark = [
-    pytest.mark.vm,
-    pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later"),
-]
+pytestmark = pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
 
 # unshare(2) and clone(2) with a flag of a namespace: EPERM; clone3(2): ENOSYS. So does Docker's profile.
 FILTER = """
@@ -99,6 +96,7 @@ def found(workspace: Path, victim: Path) -> Any:
         return behind_filter(CALLER, workspace, str(victim / "secret"), str(server.getsockname()[1]))
 
 
+@pytest.mark.vm
 def test_every_loss_keeps_files_and_network_closed(found: Any) -> None:
     """With all losses accepted, or those that are needed: nothing outside is read or written, and there are no sockets."""
     assert set(found["free"].values()) == {0}, "the control: a plain child can do all of it"
@@ -110,6 +108,7 @@ def test_every_loss_keeps_files_and_network_closed(found: Any) -> None:
         assert any(f" {name}: " in f" {text}" for text in found["said"]), name
 
 
+@pytest.mark.vm
 def test_each_loss_has_to_be_named(found: Any) -> None:
     """Without one of them, with a single word, or with require="isolated", nothing runs at all."""
     assert {"attributes", "deny", "home", "processes", "tmp"} <= set(found["lost"])
