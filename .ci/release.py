@@ -1,7 +1,7 @@
-"""What a release is checked by: release.py check TAG. It says what doesn't agree, in one line, and ends with status 1.
+"""What a release is checked by: release.py check TAG. It says what doesn't agree, and ends with status 1.
 
-The version is written in pyproject.toml. meson.build, nsbox/__init__.py and CITATION.cff say it too; so do a heading
-of CHANGELOG.md and the tag.
+The version is written in pyproject.toml. meson.build, nsbox/__init__.py and CITATION.cff say it too. So do a heading of
+CHANGELOG.md, and the tag.
 """
 
 import re
