@@ -28,7 +28,6 @@ def main(what: str, where: str) -> None:
     else:
         client = distributed.Client(where)
         client.register_plugin(contained.SandboxPlugin(nsbox.Policy.workspace(os.getcwd())))
-    print("begun", flush=True)
     single = contained.submit(client, BEAT, inputs={"who": "single"})
     results = contained.map(client, ((BEAT, {"who": n}) for n in range(100)), batch=1)
     next(results)

@@ -14,7 +14,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.message import SessionMessage
 
-from nsbox._mcp.log import Log
+from nsbox._mcp.log import Log, say
 from nsbox._mcp.outbox import MOST_WAITING, Outbox
 
 
@@ -137,3 +137,19 @@ def test_log_messages_that_nobody_reads(version: str) -> None:
         assert "dropped" not in sent[-1]
 
     asyncio.run(main())
+
+
+def test_lines_that_nobody_reads_on_stderr(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full pipe stops nothing: the server says no more there. Each line that is there is whole."""
+    reads, writes = pipe
+    with os.fdopen(os.dup(writes), "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        for number in range(10_000):
+            say(f"{number} " + "x" * 200)
+        say("y" * 10_000)
+        monkeypatch.undo()
+    os.close(writes)
+    with os.fdopen(os.dup(reads)) as file:
+        lines = file.read().splitlines()
+    assert 1 < len(lines) < 10_000
+    assert lines == [f"nsbox mcp: {number} " + "x" * 200 for number in range(len(lines))]

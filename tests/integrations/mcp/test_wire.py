@@ -219,19 +219,6 @@ def test_lines_that_are_no_message_and_nobody_reads_why(raw: Start) -> None:
     assert client.process.wait(LONG) == 0
 
 
-def test_errors_that_nobody_reads_on_stderr(raw: Start) -> None:
-    """A full pipe at stderr stops nothing: the server says no more there."""
-    client = raw()
-    for number in range(400):
-        client.call(number, "read_lines", path="/" + "x" * 200 + str(number))
-        answer = client.answer(number)
-        assert answer.get("result", {}).get("isError"), answer
-    client.call("last", "shell", command="echo last")
-    assert client.answer("last")["result"]["structuredContent"]["stdout"] == "last\n"
-    status, errors = client.end()
-    assert status == 0 and errors.startswith("nsbox mcp: read_lines: ") and len(errors) <= 1 << 16
-
-
 def begun(client: Raw, workspace: Path) -> psutil.Process:
     """Let a command and a job run; return the server's process."""
     client.call(1, "background", command="trap '' TERM; touch job; while :; do sleep 0.05; done")
