@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import stat
 import time
@@ -25,7 +26,6 @@ from nsbox._homes import reach
 from nsbox._homes.reach import check_place
 from nsbox._layout.layout import wants_full
 from nsbox._layout.user import home_source, uid_of
-from nsbox._logs import logger
 from nsbox._machine.probe import probe
 from nsbox._paths.home import HOMES, PRIVATE, is_of_box, name_of, of_box
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _MODE = stat.S_IFDIR | 0o700
 _ATTEMPTS = 20  # to remove a home to which a command that has just been killed still writes
+_log = logging.getLogger("nsbox")
 _made: dict[tuple[Policy, str], int] = {}
 _MOST_KEPT = 256
 _latest: dict[Policy, tuple[Host, Host]] = {}
@@ -256,7 +257,7 @@ def _remove(base: str, name: str) -> None:
             return
         except OSError as error:
             if attempt == _ATTEMPTS - 1:
-                logger.warning("%s can't be removed now: %s", os.path.join(base, name), error)
+                _log.warning("%s can't be removed now: %s", os.path.join(base, name), error)
         time.sleep(0.01)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from functools import partial
 
 from nsbox._base.display import type_phrase
@@ -161,8 +160,7 @@ class PythonCall(Call):
         interpreter = None if self._way is None else self._way.interpreter
         fields = {name: value for name, value in vars(record).items() if name != "why"}
         fields |= {name: value for name, value in vars(reply).items() if name != "exit"}
-        was_killed = self._line is not None and bool(self._line.problem) and record.returncode == -signal.SIGKILL
-        why = explained(record, reply, problem, interpreter, self._policy, was_killed=was_killed)
+        why = explained(record, reply, problem, interpreter, self._policy)
         if self._line is not None:
             self._line.close()
         self._line = self._way = None  # the call may live longer than they are needed

@@ -19,8 +19,9 @@ import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from nsbox import Policy, Sandbox
+from nsbox._policy.policy import Policy
 from nsbox.integrations._extras import without
+from nsbox.sandbox import Sandbox
 
 try:
     from smolagents.local_python_executor import (
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from nsbox import PythonKernel, PythonResult
+    from nsbox._kernels.kernel import PythonKernel
+    from nsbox._python.result import PythonResult
 
 __all__ = ["NsboxExecutor"]
 

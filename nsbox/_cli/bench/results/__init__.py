@@ -1,1 +1,0 @@
-"""What a benchmark has measured, and on which machine: figures, the table of them, a picture."""
