@@ -38,6 +38,12 @@ def imports(session: nox.Session) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """The documentation site, built strictly into build/site and opened in a browser."""
+    session.run(".ci/site", "build/site", external=True)
+
+
+@nox.session
 def c(session: nox.Session) -> None:
     """C unit tests under AddressSanitizer and UBSan, warnings as errors."""
     session.install("meson>=1.6", "ninja")

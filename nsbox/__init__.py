@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from nsbox._handles.job import Job, JobOutput
     from nsbox._handles.schemas import tool_schemas
     from nsbox._handles.stream import Stream, StreamEvent
+    from nsbox._handles.waiting import in_thread
     from nsbox._kernels.kernel import PythonKernel
     from nsbox._lifetime.usage import Usage
     from nsbox._machine.probe import probe
@@ -108,6 +109,8 @@ if TYPE_CHECKING:
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
+    from nsbox._tools.hints import hints
+    from nsbox._tools.verdicts import Hint
     from nsbox._transaction.change import Change
     from nsbox.async_python import AsyncKernel, AsyncMap, AsyncPython
     from nsbox.async_sandbox import AsyncSandbox, AsyncSession, AsyncTask
@@ -180,6 +183,7 @@ __all__ = [
     "FileChange",
     "Filter",
     "ForkError",
+    "Hint",
     "Host",
     "Hostname",
     "IdsError",
@@ -251,6 +255,8 @@ __all__ = [
     "explain",
     "getoutput",
     "getstatusoutput",
+    "hints",
+    "in_thread",
     "install",
     "list2cmdline",
     "probe",
@@ -268,6 +274,7 @@ _HOMES = {
     "_calls.token": ("CancelToken",),
     "_handles.dispatch": ("call_tool",),
     "_handles.schemas": ("tool_schemas",),
+    "_handles.waiting": ("in_thread",),
     "async_sandbox": ("AsyncSandbox", "AsyncSession", "AsyncTask"),
     "async_python": ("AsyncKernel", "AsyncMap", "AsyncPython"),
     "_kernels.kernel": ("PythonKernel",),
@@ -296,6 +303,8 @@ _HOMES = {
         "UnavailableError",
     ),
     "_tools.explain": ("explain",),
+    "_tools.hints": ("hints",),
+    "_tools.verdicts": ("Hint",),
     "_executor.errors": ("RemoteError",),
     "_executor.future": ("SandboxFuture",),
     "_filetools.edit": ("EditError",),
@@ -373,6 +382,7 @@ _FACES = (
         "async_python",
         "async_sandbox",
         "asyncio",
+        "audit",
         "executor",
         "leaks",
         "python",
@@ -382,7 +392,7 @@ _FACES = (
         "session",
         "subprocess",
     ),
-    *("task", "transaction"),
+    *("otel", "task", "transaction"),
 )
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import stat
 import sys
@@ -31,6 +30,7 @@ from nsbox._core import abi
 from nsbox._files.files import opened_plainly, start_of_time
 from nsbox._filetools.methods import FileTools
 from nsbox._kept.commands import Commands
+from nsbox._logs import logger
 from nsbox._machine.caller import transactions_dir
 from nsbox._paths.resolution import Resolution, absolute
 from nsbox._transaction import commit as transaction_commit
@@ -77,7 +77,7 @@ def recover_for(workspace: str, base: str) -> None:
         if other == workspace:
             mine.append(error)
         else:
-            logging.getLogger("nsbox").warning("%s: %s", other, error)
+            logger.warning("%s: %s", other, error)
     if mine:
         raise mine[0]
 

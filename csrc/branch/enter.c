@@ -109,7 +109,7 @@ static int enter_namespaces_of(struct entry *e, nsbox_branch *branch)
     struct builder *b = &e->b;
     const nsbox_request *r = branch->request;
     TRY(b, NSBOX_STEP_UNSHARE, sys_unshare((r->namespaces & UNSHARED) | CLONE_NEWNS));
-    struct mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
+    struct sys_mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
     TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &all_private));
     if (!(r->namespaces & CLONE_NEWNET))
         return 0;

@@ -99,7 +99,7 @@ static void relocate(uint64_t base, uint64_t at)
 
 static int map_request(void)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(entry.fds[REQUEST], "", AT_EMPTY_PATH, STATX_SIZE, &st);
     if (ret < 0)
         return ret;

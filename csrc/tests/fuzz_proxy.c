@@ -35,7 +35,9 @@ static void a_request(const char *bytes, size_t size)
     if (request.is_connect)
         return;
     size_t n = http_rewrite(&request, bytes, written, sizeof written);
-    must(n > 4 && !memcmp(written + n - 4, "\r\n\r\n", 4) && !strstr((written[n] = 0, written), "roxy-Authorization"));
+    must(n > 4 && n < sizeof written && !memcmp(written + n - 4, "\r\n\r\n", 4));
+    written[n] = 0;
+    must(!strcasestr(written, "\nProxy-Authorization:")); /* as a line of its own: it may be within another's value */
 }
 
 static void a_body(const char *bytes, size_t size)

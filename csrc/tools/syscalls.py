@@ -1,12 +1,26 @@
 """Write the target machine's table of system calls: syscalls.py OUTPUT MACHINE COMPILER...
 
-The names and numbers come from the kernel's headers, as the compiler's preprocessor sees them.
+The names and numbers come from the kernel's headers, as the compiler's preprocessor sees them, and from COMMON below:
+a filter that names a call must not depend on how old the headers were with which the wheel was built.
 """
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+# From this number on, each call has the same on all processors. Up to Linux 7.2.
+FIRST_COMMON = 424
+COMMON = """
+    pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount
+    fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 mount_setattr
+    quotactl_fd landlock_create_ruleset landlock_add_rule landlock_restrict_self memfd_secret process_mrelease
+    futex_waitv set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait futex_requeue
+    statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat listxattrat
+    removexattrat open_tree_attr file_getattr file_setattr listns rseq_slice_yield
+"""
+# Those below it that are newer than Linux 4.18, whose headers are enough to build.
+OWN = {"x86_64": {"uretprobe": 335, "uprobe": 336}, "aarch64": {"kexec_file_load": 294}}
 
 
 def main(target: str, machine: str, *compiler: str) -> None:
@@ -22,6 +36,10 @@ def main(target: str, machine: str, *compiler: str) -> None:
     calls = {name.removeprefix("__NR_"): number(name) for name in defined if name.startswith("__NR_")}
     for name in ("syscalls", "arch_specific_syscall"):  # counts, not calls
         calls.pop(name, None)
+    newer = OWN[machine] | {name: FIRST_COMMON + at for at, name in enumerate(COMMON.split())}
+    for name, value in newer.items():
+        if calls.setdefault(name, value) != value:
+            sys.exit(f"{name} is {calls[name]} in the kernel's headers, and {value} in {__file__}")
     rows = [
         f"{name} {value}" for name, value in sorted(calls.items(), key=lambda item: item[1] or 0) if value is not None
     ]

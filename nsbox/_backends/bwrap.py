@@ -52,8 +52,9 @@ def compile(policy: Policy, host: Host) -> Plan:
     policy = completed(policy, host)
     plan_ops = layout(policy, host)
     _check_possible(policy, own_ops, plan_ops)
-    in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)
-    not_granted = check_lacking(policy, _lacking(policy, host) | lacking | no_list)
+    in_cgroup, no_cgroup = cgroup_limits(policy, host, own=2, own_userns=False)
+    lacking = _lacking(policy, host) | no_cgroup | no_list
+    not_granted = check_lacking(policy, lacking)
     limits = rlimits(policy, host, own_userns=False)
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid
@@ -83,6 +84,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *core_caveats(policy, host),
             *not_granted,
         ),
+        lost=frozenset(lacking),
     )
 
 

@@ -1,7 +1,7 @@
 """The backend of Landlock: a plain child behind Landlock, seccomp and resource limits, where namespaces are refused.
 
 Nothing is mounted: files have their usual names, and nothing inside an allowed directory can be hidden. _lacking()
-lists what the backend can't do, by the names in best_effort.
+lists what the backend can't do, by the names in degrade.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def compile(policy: Policy, host: Host) -> Plan:
     _check_possible(policy)
     policy, no_list = without_list(policy, "landlock: network: no list: its rules know ports, and no hosts")
     policy = with_interpreter(with_matches(policy, host), host)
-    in_cgroup, lacking = cgroup_limits(policy, host, own=0, own_userns=False)
-    not_granted = check_lacking(policy, _lacking(policy, host) | lacking | no_list)
+    in_cgroup, no_cgroup = cgroup_limits(policy, host, own=0, own_userns=False)
+    lacking = _lacking(policy, host) | no_cgroup | no_list
+    not_granted = check_lacking(policy, lacking)
     contains_files = policy.base == "workspace"
     limits = rlimits(policy, host, own_userns=False)
     return Plan(
@@ -81,6 +82,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *private_caveats(policy, host),
             *not_granted,
         ),
+        lost=frozenset(lacking),
     )
 
 
@@ -93,6 +95,8 @@ def _check_possible(policy: Policy) -> None:
         raise UnavailableError(Reason("landlock: Policy.layers() is made of mounts, which need namespaces"))
     if policy.nested:
         raise UnavailableError(Reason("landlock: nested=True: behind Landlock nothing can be mounted"))
+    if "time" in policy.unshare:
+        raise UnavailableError(Reason("landlock: unshare: it makes no time namespaces"))
 
 
 def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None:
@@ -101,11 +105,11 @@ def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None
 
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
-    """Return the wishes that this backend can't grant: their names in best_effort, and why."""
-    signals = "signalled and " if host.landlock_abi < landlock.SCOPES_ABI else ""
+    """Return the wishes that this backend can't grant: their names in degrade, and why."""
+    signals = ", signalled" if host.landlock_abi < landlock.SCOPES_ABI else ""
     lacking = {
         "processes": Reason(
-            f"landlock: processes: those of the same user can be seen, {signals}slowed down; "
+            f"landlock: processes: those of the same user can be seen{signals} and slowed down; "
             f"what the command leaves running goes on{', out of its process group' if policy.new_session else ''}"
         )
     }
@@ -125,14 +129,18 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
     rights = _rights(policy, host)
     lacking = {
         "attributes": Reason(
-            "landlock: attributes: modes, owners, times and extended attributes of the user's own files can be changed "
-            "anywhere"
+            "landlock: attributes: names, sizes and owners of all files can be seen; modes, owners, times and extended "
+            "attributes of the user's own can be changed anywhere"
         )
     }
     if "/tmp" not in rights:
         lacking["tmp"] = Reason(
             f"landlock: tmp: there is no private /tmp: the host's is closed, TMPDIR is {_tmpdir(policy)}"
         )
+    elif policy.tmp_size is not None:
+        lacking["tmp"] = Reason("landlock: tmp: no tmp_size: /tmp is the host's")
+    if policy.home == PRIVATE or is_of_box(policy.home):
+        lacking["home"] = Reason(f"landlock: home: there is none of the sandbox's own: HOME is {_tmpdir(policy)}")
     hidden = [path for path in policy.deny if _within(path, rights)]
     if hidden:
         lacking["deny"] = Reason(f"landlock: deny: {', '.join(hidden)} can't be closed inside of what is open")
@@ -140,7 +148,8 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
     if inside:
         lacking["read"] = Reason(f"landlock: read: {', '.join(inside)} can't be read-only inside of what is writable")
     named = (*policy.write, *policy.read)
-    secrets = [p for p in (*host.secrets, *host.private) if _within(p, rights) and p not in named]
+    private = (p for p in host.private if not any(is_below(p, name) for name in named))  # as behind mounts
+    secrets = [p for p in (*host.secrets, *private) if _within(p, rights) and p not in named]
     if secrets:
         more = f" and {len(secrets) - 2} more" if len(secrets) > 2 else ""
         what = f"landlock: secrets: {', '.join(secrets[:2])}{more} can't be closed inside of what is readable"
@@ -287,10 +296,6 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     gaps = [sentences.KERNEL_FLAWS]
     if policy.base == "host":
         gaps.append(sentences.ALL_FILES)
-    else:
-        gaps.append("files: names, sizes and owners of all files can be seen; their contents can't")
-        if policy.home == PRIVATE or is_of_box(policy.home):
-            gaps.append(f"home: there is none of its own: HOME is {_tmpdir(policy)}")
     if policy.network == "host":
         gaps.append(sentences.host_network())
     gaps.append(left_behind(policy))

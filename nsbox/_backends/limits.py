@@ -7,6 +7,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._plan.host import Host
 from nsbox._plan.plan import Rlimit
 from nsbox._policy.limits import Limits, with_small
+from nsbox._policy.losses import words_for
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -81,13 +82,11 @@ def cgroup_caveats(policy: Policy, limits: Sequence[tuple[str, str]]) -> tuple[s
 
 
 def check_lacking(policy: Policy, lacking: dict[str, Reason]) -> tuple[str, ...]:
-    """Return what is lacking, as sentences; raises UnavailableError unless the policy accepts that (best_effort)."""
+    """Return what is lost, as sentences; raises UnavailableError unless the policy accepts each loss (degrade)."""
     refused = [wish for wish in lacking if not policy.may_lack(wish)]
     if refused:
-        names = ", ".join(repr(wish) for wish in sorted({*policy.best_effort, *refused}))
-        raise UnavailableError(
-            *(lacking[wish] for wish in refused), Reason("or do without", f"best_effort={{{names}}}")
-        )
+        names = ", ".join(map(repr, words_for({*policy.degrade, *refused})))
+        raise UnavailableError(*(lacking[wish] for wish in refused), Reason("or do without", f"degrade={{{names}}}"))
     return tuple(reason.what for reason in lacking.values())
 
 

@@ -125,6 +125,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *home_caveats(policy, host),
             *not_granted,
         ),
+        lost=frozenset(lacking),
     )
 
 
@@ -265,7 +266,7 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
     if policy.landlock and host.landlock_abi < landlock.FILES_ABI:
         have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
         lacking["landlock"] = Reason(
-            f"landlock=True: this kernel has {have} of Landlock, version {landlock.FILES_ABI} is needed",
+            f"landlock: this kernel has {have} of Landlock, version {landlock.FILES_ABI} is needed",
             "Linux 5.19 or later, with landlock among the modules of lsm= on its command line",
         )
     elif policy.landlock:

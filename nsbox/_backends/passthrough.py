@@ -6,6 +6,7 @@ from nsbox._backends import sentences
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._plan.host import Host
 from nsbox._plan.plan import Identity, Plan
+from nsbox._policy.losses import LOSSES
 from nsbox._policy.policy import Policy
 
 NAME = "passthrough"
@@ -32,4 +33,5 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=(sentences.BUILT_ENVIRONMENT,) if builds else (),
         not_enforced=("everything else: the command can do whatever the caller can",),
+        lost=frozenset(LOSSES),
     )

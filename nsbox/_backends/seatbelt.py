@@ -52,7 +52,8 @@ def missing(host: Host) -> tuple[Reason, ...]:
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
     _check_possible(policy)
-    not_granted = check_lacking(policy, _lacking(policy, host))
+    lacking = _lacking(policy, host)
+    not_granted = check_lacking(policy, lacking)
     limits = tuple(limit for limit in rlimits(policy, host, own_userns=False) if limit.name != "AS")
     contains_files = policy.base == "workspace"
     tmpdir = f"{host.temporary}/nsbox-*" if contains_files else host.temporary
@@ -70,6 +71,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=_enforced(policy, limits),
         not_enforced=(*_not_enforced(policy, host), *not_granted),
+        lost=frozenset(lacking),
         network=listed(policy),
     )
 
@@ -99,10 +101,10 @@ def _check_possible(policy: Policy) -> None:
 
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
-    """Return the wishes that this backend can't grant: their names in best_effort, and why."""
+    """Return the wishes that this backend can't grant: their names in degrade, and why."""
     lacking = {}
     if policy.tmp_size is not None:
-        lacking["tmp"] = Reason("seatbelt: tmp_size: a directory has no size of its own to be limited")
+        lacking["tmp"] = Reason("seatbelt: tmp: no tmp_size: a directory has no size of its own to be limited")
     if policy.hostname is not None:
         lacking["hostname"] = Reason("seatbelt: hostname: macOS has one for all")
     if policy.ids == "full" or not _is_own(policy, host):
@@ -115,8 +117,8 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     )
     if datagrams:
         lacking["network"] = Reason(
-            f"seatbelt: network: {datagrams[0]!r}: on macOS a list is enforced by a proxy, which has no UDP; with "
-            "best_effort the others are"
+            f"seatbelt: network: {datagrams[0]!r}: on macOS a list is enforced by a proxy, which has no UDP; without "
+            "it the others are reached"
         )
     if policy.landlock:
         lacking["landlock"] = Reason("seatbelt: landlock: that is Linux's")

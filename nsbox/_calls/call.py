@@ -5,6 +5,7 @@ run() does everything in the calling thread. Meanwhile, other threads may cancel
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -22,12 +23,13 @@ from nsbox._calls.output import MOST_OUTPUT, Output
 from nsbox._calls.record import ToolResult
 from nsbox._calls.token import CancelToken
 from nsbox._lifetime import kills
+from nsbox._logs import observers
 from nsbox._paths.resolution import absolute
 from nsbox._tools import arguments, hints
 from nsbox._tools.verdicts import Background, Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any, Protocol
 
     from nsbox._calls.exchange import Gate, Side
@@ -132,6 +134,7 @@ class Call:
         self._shell: str | None = None
         self._began = time.monotonic()
         self.inlet = Inlet(data, stays_open=open_stdin)
+        self._told: observers.Call | None = None  # if somebody listens
 
     @property
     def process(self) -> Popen[bytes] | None:
@@ -165,9 +168,10 @@ class Call:
         more = {"pty": self._pty} if self._pty else {"bufsize": 0}
         try:
             self.inlet.open()
-            self._process, self._shell = failure.started(
-                self._start, self._policy, self._argv, self._shells, cwd=self._cwd, **pipes, **more, **self._options
-            )
+            with self._telling():
+                self._process, self._shell = failure.started(
+                    self._start, self._policy, self._argv, self._shells, cwd=self._cwd, **pipes, **more, **self._options
+                )
         except OSError as error:
             self.inlet.close()
             if isinstance(error, NsboxError) or error.filename is None or error.errno in failure.OWN:
@@ -179,6 +183,20 @@ class Call:
             raise
         self._take_streams()
         return None
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Let those who listen know of the call when its command starts."""
+        if not observers.listen():
+            yield
+            return
+        scrub = None if self._scrubber is None else self._scrubber.scrub
+        self._told = observers.Call(self._args, scrub)
+        token = observers.call.set(self._told)
+        try:
+            yield
+        finally:
+            observers.call.reset(token)
 
     def _take_streams(self) -> None:
         """Get what attend() needs now, so that a lack of descriptors is an error of the start."""
@@ -255,6 +273,9 @@ class Call:
         )
         if self._explain is not None:
             why = self._explain(why, status, (stdout, stderr))
+        if self._told is not None and (why or ending is not None):
+            hints_of = [(hint.kind, hint.message) for hint in why]
+            observers.note("explained", self._told.id, hints=hints_of, ended=None if ending is None else ending.cause)
         return ToolResult(
             args=self._args,
             returncode=status,

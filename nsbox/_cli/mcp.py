@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.messages import say
-from nsbox._cli.options import policy_of
+from nsbox._cli.parser import Parser
+from nsbox._cli.policy import policy_of
 
 if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
@@ -15,16 +16,17 @@ if TYPE_CHECKING:
 _PACKAGES = ("mcp", "mcp_types", "anyio", "pydantic")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: Parser) -> None:
     """Add the options that aren't about the policy, except --timeout and --grace."""
-    parser.add_argument(
+    topic = parser.topic("The client")
+    topic.add_argument(
         "--client-roots",
         choices=("narrow", "allow", "ignore"),
         default="narrow",
         help="what the client's roots mean. narrow (default): commands can write only to what is in both the policy "
         "and the roots. allow: the roots are the workspace. ignore: nothing",
     )
-    parser.add_argument(
+    topic.add_argument(
         "--ask-network",
         action="store_true",
         help="let the client ask its user about connections that the policy doesn't mention",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
-from typing import NoReturn
 
 from nsbox._base.display import printable
 
 
 def complain(error: BaseException, status: int) -> int:
     """Print an error as one line on standard error; return the exit status."""
-    from nsbox._cli.options import in_options
+    from nsbox._cli.policy import in_options
 
     say(in_options("; ".join([str(error), *getattr(error, "__notes__", [])])))
     return status
@@ -32,14 +30,6 @@ def flush_streams() -> None:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.flush()
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports an error in one line; --help has the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message, and exit with status 2."""
-        self.exit(2, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
 
 
 def flushed(status: int) -> int:

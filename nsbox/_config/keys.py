@@ -6,7 +6,8 @@ What a value means on this machine (which path it is, whether that exists) is up
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name
-from nsbox._policy.policy import BACKENDS, BEST_EFFORT, PRESETS, REQUIRE, Policy
+from nsbox._policy.losses import LEVELS, LOSSES
+from nsbox._policy.policy import BACKENDS, PRESETS, REQUIRE, Policy
 from nsbox._seccomp.filter import PROFILES
 
 if TYPE_CHECKING:
@@ -227,11 +228,11 @@ KEYS = (
         about="what contains commands; auto: the best that this machine allows",
     ),
     Key(
-        name="best_effort",
+        name="degrade",
         kind="texts",
-        field="best_effort",
-        words=_same(BEST_EFFORT),
-        about="wishes that may go unfulfilled",
+        field="degrade",
+        words=_same((*LEVELS, *LOSSES)),
+        about="what may be lost where it can't be had: levels (namespaces, limits) or single losses",
     ),
     Key(
         name="seccomp",

@@ -147,11 +147,17 @@ async def in_thread(
     unstarted: Listener = bool,
     undo: Callable[[T], object] | None = None,
 ) -> T:
-    """Run a function in a thread of its own, and return what it returns.
+    """Run a function in a thread of its own, and return what it returns. For asyncio, trio, and anyio on either.
 
-    cancel: as for until(). It asks the function to end.
-    unstarted: called if no thread can be started.
-    undo: if the task is cancelled meanwhile, called with the outcome, in that thread.
+    If the task is cancelled, cancel() is called. The wait then goes on until the function has returned. Only then is
+    the cancellation raised. So a cancelled task leaves no command behind.
+
+    function: what to run, without arguments. It sees the task's context variables.
+    cancel: asks the function to end, such as CancelToken.cancel. Default: bool, which does nothing.
+    unstarted: called if no thread can be started. Default: bool.
+    undo: if the task is cancelled meanwhile, called in that thread with what the function has returned. Default: None.
+
+    Raises what the function raises, and RuntimeError if no thread can be started.
     """
     outcome: list[T] = []
     cancelled: list[bool] = []

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import errno
 import fcntl
-import logging
 import os
 import stat
 import time
@@ -26,6 +25,7 @@ from nsbox._homes import reach
 from nsbox._homes.reach import check_place
 from nsbox._layout.layout import wants_full
 from nsbox._layout.user import home_source, uid_of
+from nsbox._logs import logger
 from nsbox._machine.probe import probe
 from nsbox._paths.home import HOMES, PRIVATE, is_of_box, name_of, of_box
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _MODE = stat.S_IFDIR | 0o700
 _ATTEMPTS = 20  # to remove a home to which a command that has just been killed still writes
-_log = logging.getLogger("nsbox")
 _made: dict[tuple[Policy, str], int] = {}
 _MOST_KEPT = 256
 _latest: dict[Policy, tuple[Host, Host]] = {}
@@ -257,7 +256,7 @@ def _remove(base: str, name: str) -> None:
             return
         except OSError as error:
             if attempt == _ATTEMPTS - 1:
-                _log.warning("%s can't be removed now: %s", os.path.join(base, name), error)
+                logger.warning("%s can't be removed now: %s", os.path.join(base, name), error)
         time.sleep(0.01)
 
 

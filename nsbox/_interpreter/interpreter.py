@@ -376,6 +376,11 @@ class Interpreter:
             self._fate, self._is_stale = self._fate or why, True
             self._process.kill()
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was killed because it did nothing."""
+        return bool(self._fate)
+
     def look(self, branch: BranchCommand) -> None:
         """Look at a branch whose end isn't known: the interpreter must report it soon after its process has exited."""
         self.glance()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from nsbox._base.display import printable
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
 from nsbox._interpreter.environments.choice import OpenError
 from nsbox._interpreter.interpreter import Interpreter
+from nsbox._logs import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +47,10 @@ class Supply:
             if current is None or not current.fits(prepared):
                 self._current = None
                 if current is not None:
+                    _tell_of_end(current)
                     current.retire()
                 self._keep(self._made(policy, prepared))
+                _tell_of_start(self._current)
             assert self._current is not None
             return self._current
 
@@ -99,6 +103,7 @@ class Supply:
             current, self._current = self._current, None
         if current is not None:
             current.close()
+            logger.info("the interpreter %s was closed", printable(current.program))
 
     def after_fork(self) -> None:
         """In a forked child, begin afresh: the interpreter is the parent's."""
@@ -106,3 +111,20 @@ class Supply:
         current, self._current = self._current, None
         if current is not None:
             current.forget()
+
+
+def _tell_of_start(made: Interpreter | None) -> None:
+    if made is not None and logger.listens(logger.INFO):
+        version = ".".join(map(str, made.facts.version))
+        program, why_cold = printable(made.program), made.choice.why_cold
+        cold = f"; imports wait for each branch: {printable(why_cold)}" if why_cold else ""
+        logger.info("the interpreter %s, %s, is ready after %.1f s%s", program, version, made.facts.seconds, cold)
+
+
+def _tell_of_end(old: Interpreter) -> None:
+    """Log why an interpreter is replaced: one that has ended before its time is worth a warning."""
+    program = printable(old.program)
+    if old.has_ended or old.is_given_up:
+        logger.warning("the interpreter %s is replaced: %s", program, printable(old.fate()))
+    else:
+        logger.info("the interpreter %s is retired: what it was made for has changed", program)

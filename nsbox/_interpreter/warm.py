@@ -38,6 +38,8 @@ _REMEDY = (
 
 
 class _MadeWay(Way):
+    kind = "interpreter"
+
     def __init__(self, policy: Policy, prepared: Prepared) -> None:
         super().__init__(policy)
         self._prepared = prepared

@@ -66,6 +66,7 @@ def _check(prepared: Prepared) -> None:
 class SessionWay(Way):
     """Starts commands as children of one sandbox's pid 1."""
 
+    kind = "session"
     remedy = "the policy has to say ids='full'"  # what a call needs that asks for other ids
 
     def __init__(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import time
 
+from nsbox._base.display import printable
 from nsbox._base.errors import NsboxError, SetupError, StaleError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
 from nsbox._kept.tree import KeptTree
+from nsbox._logs import logger
 from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Way
 
@@ -86,12 +88,15 @@ class KeptWay(Way):
         except UnavailableError as error:  # nothing can ever be kept for this plan
             self._is_hopeless = True
             self.why_cold = "; ".join(str(reason) for reason in error.reasons)
+            logger.info("a Sandbox keeps nothing, each command has one built for it: %s", self.why_cold)
             return None
         except (NsboxError, OSError) as error:  # a command in a new sandbox reports what is wrong, if it still is
             self.why_cold = str(error)
+            logger.warning("a Sandbox can't keep anything at the moment: %s", self.why_cold)
             self._not_before = time.monotonic() + 1.0
             return None
         self.why_cold = ""
+        logger.info("a sandbox is kept for %s, with %d copies ahead", printable(str(self.policy.workdir)), self._stock)
         return kept
 
     def spawn(self, start: Start) -> Result:

@@ -70,7 +70,12 @@ class ForkCommand(BranchCommand):
 
 
 class ForkProcess:
-    """The process of a kernel that is a fork of another one."""
+    """The process of a kernel that is a fork of another one.
+
+    story_id: as of that one.
+    """
+
+    story_id = ""
 
     def __init__(self, command: ForkCommand, limits: dict[str, tuple[int, int]]) -> None:
         """Give it its streams, so that it can begin. limits: its kernel's. Raises OSError and Lost."""

@@ -23,6 +23,7 @@ from nsbox._kernels.idle import Pending, reader
 from nsbox._kernels.process import Clock
 from nsbox._kernels.record import FRESH, CallFacts, Fate, not_begun, record
 from nsbox._lifetime import kills
+from nsbox._logs import observers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -208,6 +209,9 @@ class PythonKernel:
 
     def _run(self, call: KernelCall) -> PythonResult:
         process = self._living()
+        if observers.active:
+            code = call.code if self._scrubber is None else self._scrubber.scrub(call.code)
+            observers.note("code", process.story_id, pid=process.pid, code=code)
         clock = Clock(process.pid)
         try:
             with self._heard(process):
@@ -297,6 +301,7 @@ class PythonKernel:
                     for _ in range(n):
                         self._number += 1
                         fork = forked(process, self._exchange, self._number)
+                        fork.story_id = process.story_id
                         process.forks.add(fork)
                         made.append(self._one(fork))
             except BaseException:

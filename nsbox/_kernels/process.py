@@ -26,6 +26,10 @@ if TYPE_CHECKING:
         forks: weakref.WeakSet[ForkProcess]
 
         @property
+        def story_id(self) -> str:
+            """The id by which observers know the kernel that it is, or was forked from; "" if none listened."""
+
+        @property
         def limits(self) -> dict[str, tuple[int, int]]:
             """The limits of one process, soft and hard, by the names of the RLIMITs."""
 
@@ -67,6 +71,12 @@ class BranchProcess:
         self._outputs = outputs
         self.forks: weakref.WeakSet[ForkProcess] = weakref.WeakSet()
         self.pipes = (outputs[0].fileno(), outputs[1].fileno())
+
+    @property
+    def story_id(self) -> str:
+        """The id by which observers know it; "" if none listened at its start."""
+        story = self._process._story
+        return "" if story is None else story.id
 
     @property
     def limits(self) -> dict[str, tuple[int, int]]:

@@ -148,6 +148,8 @@ def _why(
     if facts.stop is None and status:
         trace = "" if facts.reply is None or facts.reply.exception is None else facts.reply.exception.traceback
         text = f"{stderr}\n{trace}" if trace else stderr
+        if facts.fate is not None and facts.fate.problem:  # nsbox sent the SIGKILL: no guesses about where it came from
+            status, usage = 1, None
         found += hints.reasons(policy, status, stdout, text, cwd=None, usage=usage, ending=None)
     return tuple(found)
 

@@ -76,7 +76,7 @@ def without_list(policy: Policy, why: str) -> tuple[Policy, dict[str, Reason]]:
     """
     if policy.network in ("none", "host"):
         return policy, {}
-    return replace(policy, network="none"), {"network": Reason(f"{why}; with best_effort there is no network at all")}
+    return replace(policy, network="none"), {"network": Reason(f"{why}; without one there is no network at all")}
 
 
 def completed(policy: Policy, host: Host) -> Policy:

@@ -30,6 +30,7 @@ from nsbox._core import abi, call, linux, orphans
 from nsbox._lifetime import kills
 from nsbox._lifetime.grace import Grace
 from nsbox._lifetime.shutdown import Shutdown, is_finalizing
+from nsbox._logs import logger
 
 if TYPE_CHECKING:
     import resource
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from nsbox._base.owners import Owner
     from nsbox._core.command import Leaf, SessionCommand, Spent
+    from nsbox._logs.observers import Told
     from nsbox._plan.plan import Plan
     from nsbox._spawn.way import Way
 
@@ -67,6 +69,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _is_green = False  # gevent waits, for all of this process's children
     _watcher: Any = None  # gevent's, which has the status when gevent has reaped the command
     _way: Way | None = None  # during the start, and until it has ended
+    _story: Told | None = None  # if somebody listens
     _on_end: Callable[[], object] = bool
     _init_pidfd = _init_says = -1
     _holds = False  # _held owns both
@@ -105,6 +108,8 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             orphans.commands.discard(self.pid)
             self._release()
         self._returncode = value
+        if value is not None and self._story is not None:
+            self._story.ended(self)
 
     def _await_rest(self) -> None:
         """Wait for the sandbox of a command that other code has reaped. It isn't long, since the init kills the rest.
@@ -119,7 +124,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             try:
                 self._await_empty()
             except KillError as error:
-                self._log(error)
+                logger.error("%s", error)
         # Without an error it hasn't been reaped: it is alive, or a zombie, before which the sandbox's pid 1 can't end.
 
     def hold(self) -> None:
@@ -234,10 +239,8 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 return wait_status
         status = orphans.status_by_pidfd(self._pidfd)
         if status is None:
-            import logging
-
             self._is_lost = True
-            logging.getLogger("nsbox").warning(
+            logger.warning(
                 "process %d was reaped by others, or SIGCHLD is ignored: its status isn't known, 255 stands for it",
                 self.pid,
             )
@@ -345,10 +348,13 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
 
     def wait(self, timeout: float | None = None, *, _is_late: Any = is_finalizing) -> int:
         """Wait for the end of the command and its sandbox, and return the exit status."""
-        if self._returncode is not None:
-            return self._returncode
-        late = _is_late() and not self._is_plain
-        return self._last_wait(timeout) if late else super().wait(timeout)  # type: ignore[return-value]
+        if self._returncode is None:
+            if _is_late() and not self._is_plain:
+                return self._last_wait(timeout)  # type: ignore[return-value]
+            super().wait(timeout)
+        if self._story is not None:
+            self._story.check()
+        return self._returncode  # type: ignore[return-value]
 
     def _wait(self, timeout: float | None) -> int | None:
         """Wait as the base does. With a timeout, sleep on pidfds, where the base polls."""
@@ -483,8 +489,3 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         with self._init_lock, contextlib.suppress(ProcessLookupError):
             if self._init_pidfd >= 0:
                 signal.pidfd_send_signal(self._init_pidfd, number)
-
-    def _log(self, error: KillError) -> None:
-        import logging
-
-        logging.getLogger("nsbox").error("%s", error)

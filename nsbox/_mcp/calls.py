@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from nsbox._handles.stream import StreamEvent
     from nsbox._mcp.log import Log
+    from nsbox._mcp.outbox import Outbox
     from nsbox._mcp.questions import Questions
     from nsbox._mcp.wishes import Wishes
     from nsbox._mcp.workspace import Workspace
@@ -74,8 +75,9 @@ class Watch:
 class Calls:
     """The calls of one connection."""
 
-    def __init__(self, wishes: Wishes, workspace: Workspace, questions: Questions, log: Log) -> None:
+    def __init__(self, wishes: Wishes, workspace: Workspace, questions: Questions, log: Log, outbox: Outbox) -> None:
         self._wishes, self._workspace, self._questions, self._log = wishes, workspace, questions, log
+        self._outbox = outbox
         self._commands, self._others = anyio.CapacityLimiter(_MOST_COMMANDS), anyio.CapacityLimiter(_MOST_OTHERS)
         self._n_waiting = self._text = 0
         self._numbers = itertools.count()
@@ -112,6 +114,7 @@ class Calls:
         self._text += size
         try:
             async with self._commands if params.name in _STARTING else self._others:
+                await self._outbox.room()  # for a client that doesn't read
                 box = await self._workspace.box(watch.session, params.input_responses)
                 return await self._carried_out(box, watch, params.name, arguments)
         except (NsboxError, OSError, ValueError) as error:

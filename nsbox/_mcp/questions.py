@@ -98,7 +98,8 @@ class Questions:
             return False
         form = _form(request)
         if self._session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            return _verdict(await self._session.send_request(form, types.ElicitResult, _PATIENCE))
+            asking = self._session.send_request(form, types.ElicitResult, _PATIENCE)
+            return _verdict(await asyncio.wait_for(asking, _PATIENCE))  # its own limit begins once it is written
         key, future = f"connect-{next(self._numbers)}", self._loop.create_future()
         self._open[key] = (form, future)
         self._news.set()

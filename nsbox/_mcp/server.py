@@ -24,6 +24,7 @@ from nsbox._mcp.workspace import Workspace
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._mcp.outbox import Outbox
     from nsbox._mcp.wishes import Wishes
     from nsbox._network.events import NetworkEvent
 
@@ -51,13 +52,17 @@ def instructions(wishes: Wishes) -> str:
 class McpServer:
     """A server for one client."""
 
-    def __init__(self, wishes: Wishes) -> None:
-        """Start nothing yet. In the event loop."""
+    def __init__(self, wishes: Wishes, incoming: Any, outbox: Outbox) -> None:
+        """Start nothing yet. In the event loop.
+
+        incoming, outbox: the streams of messages from and to the client.
+        """
         self._loop = asyncio.get_running_loop()
-        self._log = Log()
+        self._incoming, self._outbox = incoming, outbox
+        self._log = Log(outbox)
         questions = Questions()
         self._workspace = Workspace(wishes, self._log, questions, self._on_network)
-        self._calls = Calls(wishes, self._workspace, questions, self._log)
+        self._calls = Calls(wishes, self._workspace, questions, self._log, outbox)
         self._tools = descriptions(wishes.policy.network != "none" or wishes.asks_network)
         self._tasks: set[asyncio.Task[None]] = set()
         from nsbox import __version__
@@ -105,10 +110,10 @@ class McpServer:
         except RuntimeError:  # the loop has ended
             pass
 
-    async def serve(self, streams: tuple[Any, Any]) -> None:
+    async def serve(self) -> None:
         """Answer the client until it goes away; then end all that runs."""
         try:
-            await self.server.run(*streams, self.server.create_initialization_options())
+            await self.server.run(self._incoming, self._outbox, self.server.create_initialization_options())
         finally:
             with anyio.CancelScope(shield=True):
                 await self._calls.close()
@@ -128,7 +133,7 @@ async def _main(wishes: Wishes) -> int:
         async with stdio() as streams:
             for number in _SIGNALS:
                 loop.add_signal_handler(number, stop, number)
-            await McpServer(wishes).serve(streams)
+            await McpServer(wishes, *streams).serve()
     return status
 
 

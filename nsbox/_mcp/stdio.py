@@ -11,11 +11,9 @@ import asyncio
 import contextlib
 import json
 import os
-import queue
 import select
-import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Coroutine
 
 import anyio
 import mcp_types as types
@@ -24,6 +22,8 @@ from pydantic import ValidationError
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._interpreter.wire import plain
+from nsbox._mcp.log import say
+from nsbox._mcp.outbox import Outbox
 
 if TYPE_CHECKING:
     from typing import Any
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST = 8 << 20  # bytes of a message; the SDK's transport for HTTP has a bound of this kind too
 _MOST_KEPT = 64 << 20  # bytes of a longer one that are read to find out which request it is
 _PIECE = 1 << 16
-_SURE = 4096  # bytes that a pipe takes at once if it takes any: PIPE_BUF, pipe(7)
+_PAUSE = 50  # milliseconds
 _LAST = 1.0  # seconds for what is still to be written when the server ends
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600  # JSON-RPC 2.0, section 5.1
 
@@ -93,18 +93,6 @@ def read_message(line: bytes, size: int) -> tuple[SessionMessage | None, Session
     return None, _problem(INVALID_REQUEST, "the line is JSON, but not a message of JSON-RPC 2.0", _id_of(line))
 
 
-def line_of(message: SessionMessage) -> bytes:
-    """Return a message as JSON. What isn't UTF-8, such as a file's name that a command has chosen, has U+FFFD there."""
-    text: str
-    try:
-        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-        return text.encode()
-    except ValueError:  # half of a surrogate pair, such as os.fsdecode() makes
-        rows = message.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        text = plain(json.dumps(rows, ensure_ascii=False))
-        return text.encode()
-
-
 def _id_of(line: bytes) -> str | int | None:
     try:
         found = json.loads(line).get("id")
@@ -113,51 +101,6 @@ def _id_of(line: bytes) -> str | int | None:
     if isinstance(found, str):
         return found if plain(found) == found else None  # the protocol's messages are UTF-8
     return found if isinstance(found, int) and not isinstance(found, bool) else None
-
-
-class Writer:
-    """Writes messages to a descriptor in their order. A client that doesn't read blocks a thread, and not the loop."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._poll = select.poll()
-        self._poll.register(fd, select.POLLOUT)
-        self._jobs: queue.SimpleQueue[tuple[bytes, Callable[[BaseException | None], object]]] = queue.SimpleQueue()
-        self._has_thread = False
-
-    async def write(self, data: bytes) -> None:
-        """Write it whole. Raises OSError if the client is gone."""
-        if len(data) <= _SURE and self._poll.poll(0):
-            os.write(self._fd, data)
-            return
-        if not self._has_thread:
-            threading.Thread(target=self._work, name="nsbox-mcp-write", daemon=True).start()
-            self._has_thread = True
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-
-        def settle(error: BaseException | None) -> None:
-            if not done.done():
-                done.set_exception(error) if error is not None else done.set_result(None)
-
-        def tell(error: BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(settle, error)
-
-        self._jobs.put((data, tell))
-        await done
-
-    def _work(self) -> None:
-        while True:
-            data, tell = self._jobs.get()
-            rest = memoryview(data)
-            try:
-                while rest:
-                    rest = rest[os.write(self._fd, rest) :]
-            except OSError as error:
-                tell(error)
-            else:
-                tell(None)
 
 
 def _claim() -> tuple[int, int]:
@@ -173,63 +116,65 @@ def _claim() -> tuple[int, int]:
     return reads, writes
 
 
-@contextlib.asynccontextmanager
-async def stdio() -> AsyncIterator[tuple[Any, Any]]:
-    """Yield the streams of messages from and to the client. The first ends when the client closes stdin, or is gone."""
-    reads, writes = _claim()
-    writer = Writer(writes)
-    incoming, for_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    from_server, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    problems = from_server.clone()
-    loop = asyncio.get_running_loop()
+class _Input:
+    """What the client writes, read by a thread, which stops while too much waits for a client that doesn't read."""
 
-    def deliver(send: Callable[[Any], Any], message: SessionMessage) -> bool:
-        """Hand over a message, and wait until it is taken; return whether somebody is there to take it."""
+    def __init__(self, fd: int, incoming: Any, outbox: Outbox) -> None:
+        """In the event loop.
+
+        fd: where messages come from.
+        incoming: the stream to the server.
+        outbox: takes the answers to what is no message.
+        """
+        self._fd, self._incoming, self._outbox = fd, incoming, outbox
+        self._loop = asyncio.get_running_loop()
+        self._end = select.poll()
+        self._end.register(fd, getattr(select, "POLLRDHUP", 0))  # POLLHUP comes unasked
+
+    def read(self) -> None:
+        """Hand over all messages until the client's end, or the server's."""
+        lines = Lines()
+        with contextlib.suppress(OSError):  # a terminal that hung up
+            while piece := os.read(self._fd, _PIECE):
+                for line, size in lines.put(piece):
+                    if not self._take(*read_message(line, size)):
+                        return
+        if lines.has_rest:
+            say("the client ended in the middle of a message")
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._incoming.close)
+
+    def _take(self, message: SessionMessage | None, problem: SessionMessage | None) -> bool:
+        """Hand over a message, or answer what is none; return whether somebody is there to take it."""
+        while self._outbox.is_full and not self._end.poll(_PAUSE):
+            pass
+        if message is not None:
+            return self._in_loop(self._incoming.send(message))
+        return problem is None or self._in_loop(self._post(problem))
+
+    async def _post(self, problem: SessionMessage) -> None:
+        self._outbox.post(problem)
+
+    def _in_loop(self, work: Coroutine[Any, Any, None]) -> bool:
         try:
-            asyncio.run_coroutine_threadsafe(send(message), loop).result()
+            asyncio.run_coroutine_threadsafe(work, self._loop).result()
         except Exception:  # the server has ended
+            work.close()
             return False
         return True
 
-    def read() -> None:
-        lines = Lines()
-        with contextlib.suppress(OSError):  # a terminal that hung up
-            while piece := os.read(reads, _PIECE):
-                for line, size in lines.put(piece):
-                    message, problem = read_message(line, size)
-                    if message is not None and not deliver(incoming.send, message):
-                        return
-                    if problem is not None and not deliver(problems.send, problem):
-                        return
-        if lines.has_rest:
-            print("nsbox mcp: the client ended in the middle of a message", file=sys.stderr)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(close)
 
-    def close() -> None:
+@contextlib.asynccontextmanager
+async def stdio() -> AsyncIterator[tuple[Any, Outbox]]:
+    """Yield the streams of messages from and to the client. The first ends when the client closes stdin, or is gone."""
+    reads, writes = _claim()
+    incoming, for_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outbox = Outbox(writes, on_gone=incoming.close)
+    threading.Thread(target=_Input(reads, incoming, outbox).read, name="nsbox-mcp-read", daemon=True).start()
+    try:
+        yield for_server, outbox
+    finally:
         incoming.close()
-        problems.close()
-
-    has_written = anyio.Event()
-
-    async def write() -> None:
-        try:
-            async with outgoing:
-                async for message in outgoing:
-                    await writer.write(line_of(message) + b"\n")
-        except OSError:  # nobody reads any more
-            close()
-        finally:
-            has_written.set()
-
-    threading.Thread(target=read, name="nsbox-mcp-read", daemon=True).start()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(write)
-        try:
-            yield for_server, from_server
-        finally:
-            close()
-            from_server.close()
-            with anyio.move_on_after(_LAST, shield=True):
-                await has_written.wait()
-            tasks.cancel_scope.cancel()
+        await outbox.aclose()
+        with anyio.move_on_after(_LAST, shield=True):
+            await outbox.empty()

@@ -92,6 +92,7 @@ class Plan(Frozen):
     network: the list of what the command may connect to, which a process outside enforces; None: there is none.
     backend: the backend's name.
     enforced, not_enforced: sentences that say what this plan guarantees, and what it doesn't.
+    lost: the names in the policy's `degrade` that are lost here; each has a sentence in not_enforced.
     """
 
     ops: tuple[Op, ...]
@@ -124,6 +125,7 @@ class Plan(Frozen):
     backend: str = "namespaces"
     enforced: tuple[str, ...] = ()
     not_enforced: tuple[str, ...] = ()
+    lost: frozenset[str] = frozenset()
 
     def to_bwrap(self, put: Callable[[bytes | int], int] | None = None) -> list[str]:
         """Return the options with which bwrap(1) makes such a sandbox, without the program's name and the command.

@@ -36,7 +36,7 @@ class Layered(TypedDict, total=False):
     landlock: bool
     backend: Literal["auto", "namespaces", "bwrap", "seatbelt", "landlock", "passthrough"]
     require: Literal["isolated", "filesystem", "nothing"]
-    best_effort: Iterable[str]
+    degrade: Iterable[str]
     nested: bool
     kill_on_exit: bool
     details: Details

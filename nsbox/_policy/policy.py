@@ -29,6 +29,7 @@ from nsbox._paths.workspace import changed, check_devices, check_links, workspac
 from nsbox._plan.ops import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._policy.details import NO_DETAILS, Details
 from nsbox._policy.limits import Limits
+from nsbox._policy.losses import losses
 from nsbox._policy.questions import Questions
 from nsbox._policy.variables import callers_variables, check_env, check_pass_env
 from nsbox._seccomp.filter import PROFILES, Filter
@@ -48,10 +49,6 @@ _MOST_PROCS = 8  # child.h
 _OPTIONAL = frozenset({"ipc", "uts", "cgroup", "time"})
 BACKENDS = ("namespaces", "bwrap", "seatbelt", "landlock", "passthrough")  # in this order: the first contains most
 REQUIRE = {"isolated": 2, "filesystem": 4, "nothing": 5}  # how many of these are acceptable
-BEST_EFFORT = (
-    *("attributes", "deny", "hostname", "ids", "landlock", "limits.cpus", "limits.memory", "limits.processes"),
-    *("limits.total_memory", "network", "processes", "read", "seccomp", "secrets", "tmp"),
-)
 PRESETS = ("fonts", "fsevents", "power", "preferences", "process-list", "tls")  # of _backends.seatbelt_rules
 _BASES = ("workspace", "host", "layers")
 _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
@@ -127,8 +124,9 @@ class Policy(Questions, Frozen):
     backend: "namespaces", "bwrap", "seatbelt" (macOS), "landlock", "passthrough", or "auto": the first that works here.
     require: the least that must be contained: "isolated" (namespaces, bwrap), "filesystem" (the contents of files;
         seatbelt and landlock too), or "nothing" (even passthrough, which contains nothing and warns once).
-    best_effort: wishes that may go unfulfilled if the backend can't grant them, instead of an UnavailableError; see
-        BEST_EFFORT. With require="nothing", all of them.
+    degrade: what may be lost if the backend can't grant it, instead of an UnavailableError: names of LOSSES, or a level
+        of LEVELS, which the value spells out. It changes nothing where nothing has to be lost, and never which backends
+        are acceptable. print() says in one line what may be lost. With require="nothing", everything may.
     seatbelt: what else commands may ask of macOS, such as "tls" for programs that let the system check certificates
         (Go); see PRESETS. No effect elsewhere.
     details: what only layers() can ask for, a Details.
@@ -157,7 +155,7 @@ class Policy(Questions, Frozen):
     landlock: bool = False
     backend: Literal["auto", "namespaces", "bwrap", "seatbelt", "landlock", "passthrough"] = "auto"
     require: Literal["isolated", "filesystem", "nothing"] = "filesystem"
-    best_effort: frozenset[str] = frozenset()
+    degrade: frozenset[str] = frozenset()
     nested: bool = False
     kill_on_exit: bool = True
     details: Details = NO_DETAILS
@@ -284,10 +282,10 @@ class Policy(Questions, Frozen):
                 _check_id(name, getattr(self, name))
         for name in ("inherit_env", "new_session", "landlock", "nested", "kill_on_exit", "strict"):
             check_bool(name, getattr(self, name))
-        for field_, known in (("best_effort", BEST_EFFORT), ("seatbelt", PRESETS)):
-            self._set(field_, _names(field_, getattr(self, field_)))
-            for name in sorted(getattr(self, field_) - set(known)):
-                raise PolicyError(field_, f"{name!r} is unknown, must be among {', '.join(known)}")
+        self._set("degrade", losses(_names("degrade", self.degrade)))
+        self._set("seatbelt", _names("seatbelt", self.seatbelt))
+        for name in sorted(self.seatbelt - set(PRESETS)):
+            raise PolicyError("seatbelt", f"{name!r} is unknown, must be among {', '.join(PRESETS)}")
         if self.tmp_size is not None:
             self._set("tmp_size", check_size("tmp_size", self.tmp_size))
         if self.hostname is not None:
@@ -427,8 +425,8 @@ class Policy(Questions, Frozen):
         return ("auto", *BACKENDS[: REQUIRE[self.require]])
 
     def may_lack(self, wish: str) -> bool:
-        """Say if a wish, one of BEST_EFFORT, may go unfulfilled."""
-        return self.require == "nothing" or wish in self.best_effort
+        """Say if a wish, one of LOSSES, may be lost."""
+        return self.require == "nothing" or wish in self.degrade
 
     def sees(self, path: str) -> bool:
         """Say if a workspace policy names this absolute path or one above it; system directories don't count."""

@@ -37,6 +37,11 @@ class Containment(Frozen):
     is_warm: bool = False
     network: NetworkRecord = field(default=NetworkRecord(), repr=False)
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """The names of what is lost here of the policy's wishes, all of them in its `degrade`."""
+        return self.plan.lost
+
     def processes(self) -> list[psutil.Process]:
         """Return the processes in the sandbox now, the command first; [] after its end. Needs psutil (ImportError)."""
         from nsbox._lifetime.usage import processes

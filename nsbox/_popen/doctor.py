@@ -14,17 +14,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from nsbox._backends import namespaces, seatbelt
+from nsbox._backends import compile_policy, namespaces, seatbelt
 from nsbox._backends.limits import DELEGATION
 from nsbox._base.errors import NsboxError, SetupError, UnavailableError
 from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox._base.paths import PACKAGE
 from nsbox._core import darwin, linux
+from nsbox._lookup.host import host_for
 from nsbox._machine import cgroup
 from nsbox._machine.probe import probe
 from nsbox._network.network import nothing
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
+from nsbox._policy.losses import LOSSES, Losses, words_for
 from nsbox._policy.policy import Policy
 from nsbox._popen.popen import Popen
 from nsbox._relay import proxy
@@ -32,6 +34,7 @@ from nsbox._relay.relay import Relay
 
 State = Literal["works", "fails", "not tried"]
 DEFAULT = "the default policy, whole"
+DEGRADED = "the default policy, degraded"
 
 
 @frozen
@@ -42,7 +45,7 @@ class Check(Frozen):
     state: "works", "fails" or "not tried".
     is_needed: whether the default policy needs it, if namespaces contain that.
     said: what came out, in words; "" if there is nothing to add.
-    remedy: what helps if it fails; "" if nothing is known.
+    remedy: what helps if it fails, or for DEGRADED what to write; "" if nothing is known.
     """
 
     name: str
@@ -74,7 +77,7 @@ _SANDBOXES: tuple[tuple[str, bool, Policy], ...] = tuple(
 # The other backends: they contain less, or leave it to another program to contain.
 _INSTEAD: tuple[tuple[str, Policy], ...] = (
     ("instead of namespaces: bubblewrap", Policy.layers(_ROOT, Dev("/dev"), Proc("/proc"), backend="bwrap")),
-    ("instead of namespaces: Landlock alone", Policy.host(backend="landlock", best_effort=["processes"])),
+    ("instead of namespaces: Landlock alone", Policy.host(backend="landlock", degrade={"processes"})),
 )
 
 
@@ -121,13 +124,41 @@ def _sandboxes() -> Iterator[Check]:
         yield Check(name, "works", False) if isinstance(result, str) else _failed(name, False, result)
 
 
-def _default_policy() -> Check:
+def _default_policy() -> Iterator[Check]:
+    """Try the default policy as a whole. If that fails, first say how few losses let it run here, if any do."""
     try:
         with tempfile.TemporaryDirectory(prefix="nsbox-doctor-") as directory:
-            result = _attempt(Policy.workspace(directory))
+            policy = Policy.workspace(directory)
+            result = _attempt(policy)
+            if isinstance(result, UnavailableError | SetupError):
+                yield from _degraded(policy)
     except OSError as error:  # there is no place for the directory
         result = error
-    return Check(DEFAULT, "works", True, f"by {result}") if isinstance(result, str) else _failed(DEFAULT, True, result)
+    if isinstance(result, str):
+        yield Check(DEFAULT, "works", True, f"by {result}")
+    else:
+        yield _failed(DEFAULT, True, result)
+
+
+def _degraded(policy: Policy) -> Iterator[Check]:
+    """Try a policy that fails here with what its plan has to lose, and with no other loss."""
+    for weaker, way, option in (
+        (policy, "", ""),
+        (policy.with_(backend="landlock"), 'backend="landlock", ', "--backend landlock "),  # if a mount is refused
+    ):
+        try:
+            lost = compile_policy(weaker.with_(degrade=LOSSES), host_for(weaker)).lost
+        except UnavailableError:
+            continue
+        words = words_for(lost)
+        result = _attempt(weaker.with_(degrade=words)) if lost else None
+        if isinstance(result, str):
+            spelled = ", ".join(f'"{word}"' for word in words)
+            line = f"Policy.workspace(..., {way}degrade={{{spelled}}})"
+            command = f"nsbox run {option}--degrade {','.join(words)}"
+            said = f"by {result}; lost: {Losses(lost).details()}"
+            yield Check(DEGRADED, "works", False, said, f"{line}, or {command}")
+            return
 
 
 # ---- what needs no sandbox
@@ -304,7 +335,7 @@ def _seatbelts(host: Host) -> Iterator[Check]:
         return
     yield Check(name, "works", True, f"Darwin {'.'.join(map(str, host.kernel))} on {host.machine}")
     yield from _others(_OF_SEATBELT)
-    yield _default_policy()
+    yield from _default_policy()
 
 
 def doctor() -> tuple[Check, ...]:
@@ -319,4 +350,4 @@ def doctor() -> tuple[Check, ...]:
     first = _core_check(host)
     if first.state == "fails":
         return (first,)
-    return (first, *_sandboxes(), *_others(_OTHERS), _default_policy())
+    return (first, *_sandboxes(), *_others(_OTHERS), *_default_policy())

@@ -18,6 +18,7 @@ from nsbox._core import abi, call, linux, orphans
 from nsbox._core.command import Command
 from nsbox._lifetime import usage
 from nsbox._lifetime.lifetime import Lifetime, Plain
+from nsbox._logs.observers import listen
 from nsbox._lookup.host import host_for
 from nsbox._policy.policy import Policy
 from nsbox._popen import arguments, blocks
@@ -149,6 +150,14 @@ class Confinable(Lifetime["AnyStr"]):
         return None
 
     def _execute_child(self, *positional: Any) -> None:
+        if not listen():
+            self._carry_out(positional)
+            return
+        from nsbox._popen.story import told  # for a program that listens
+
+        told(self, positional[0], self._way, self._carry_out, positional)
+
+    def _carry_out(self, positional: tuple[Any, ...]) -> None:
         args, executable, preexec_fn, shell, cwd, env, *rest = _chosen(positional)
         policy = self._wished(cwd)
         if policy is None:
@@ -163,10 +172,14 @@ class Confinable(Lifetime["AnyStr"]):
         _announce(program, argv, cwd, env)
         arguments.check_ids(uid, gid, gids)
         policy, prepared = self._prepare(policy)
+        if self._story is not None:
+            self._story.begin(policy, prepared, argv, program, cwd)
         if prepared.plan.backend == "passthrough":
             self._pass_through(policy, prepared, positional)
             return
         envp, directories = prepared.environment.of(env)
+        if self._story is not None:
+            envp = self._story.added(envp, is_built=env is None)
         directory, required = arguments.directory(policy, prepared, cwd)
         passed: Sequence[int] = arguments.descriptors(pass_fds) if pass_fds else ()
         words = [null_free(os.fsencode(arg)) for arg in argv]
@@ -192,12 +205,7 @@ class Confinable(Lifetime["AnyStr"]):
             filters=popen_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
             owners=self._held,
         )
-        if self._way is not None:
-            command.relay = self._way.relay
-        elif self._hearers is not None:
-            command.relay = self._relay
-        if self._terminal_of:
-            self._claim_terminal(command)
+        self._connect(command)
         try:
             self._start(Start(policy, prepared, command, program, directory if cwd is None else cwd))
             self._take_over(prepared, positional)
@@ -225,10 +233,16 @@ class Confinable(Lifetime["AnyStr"]):
             call.abandon(command)
             raise
 
-    def _claim_terminal(self, command: Command) -> None:
-        command.terminal = self._terminal_of
-        if self._pair is not None:  # its session's, else its group's
-            command.flags |= abi.constants.SETSID
+    def _connect(self, command: Command) -> None:
+        """Give it the relay of its network list, and its terminal, if it has one."""
+        if self._way is not None:
+            command.relay = self._way.relay
+        elif self._hearers is not None:
+            command.relay = self._relay
+        if self._terminal_of:
+            command.terminal = self._terminal_of
+            if self._pair is not None:  # its session's, else its group's
+                command.flags |= abi.constants.SETSID
 
     def _prepare(self, policy: Policy) -> tuple[Policy, Prepared]:
         """Return the policy, which a relay or a terminal may have changed, and what is prepared of it for this host."""
@@ -256,7 +270,8 @@ class Confinable(Lifetime["AnyStr"]):
         """Start the command as the base does, but with the environment and the directory of the policy."""
         chosen = dict(zip(_names, positional, strict=False))
         if chosen["env"] is None:
-            chosen["env"] = prepared.environment.variables(os.environ)
+            more = {} if self._story is None else self._story.environment
+            chosen["env"] = prepared.environment.variables(os.environ) | more
         if chosen["cwd"] is None and policy.base != "host":
             chosen["cwd"] = policy.workdir
         chosen["start_new_session"] = chosen["start_new_session"] or policy.new_session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from functools import partial
 
 from nsbox._base.display import type_phrase
@@ -160,7 +161,8 @@ class PythonCall(Call):
         interpreter = None if self._way is None else self._way.interpreter
         fields = {name: value for name, value in vars(record).items() if name != "why"}
         fields |= {name: value for name, value in vars(reply).items() if name != "exit"}
-        why = explained(record, reply, problem, interpreter, self._policy)
+        was_killed = self._line is not None and bool(self._line.problem) and record.returncode == -signal.SIGKILL
+        why = explained(record, reply, problem, interpreter, self._policy, was_killed=was_killed)
         if self._line is not None:
             self._line.close()
         self._line = self._way = None  # the call may live longer than they are needed

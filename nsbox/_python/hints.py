@@ -21,23 +21,31 @@ _MODULE = re.compile(r"No module named '([\w.]{1,200})'")
 
 
 def explained(
-    record: ToolResult, reply: Reply, problem: str, interpreter: Interpreter | None, policy: Policy
+    record: ToolResult,
+    reply: Reply,
+    problem: str,
+    interpreter: Interpreter | None,
+    policy: Policy,
+    *,
+    was_killed: bool = False,
 ) -> tuple[Hint, ...]:
     """Return the hints of a record with those about Python.
 
-    problem: what is wrong with what the branch has said.
+    problem: what is wrong with what the branch has said. was_killed: whether nsbox has killed the branch for it.
     interpreter: None if the code wasn't started.
     """
     found: list[Hint] = []
     if problem:
         text = f"what came instead of the code's result can't be read, so nothing of it is kept: {problem}"
+        text += "; nsbox killed the code for that" if was_killed else ""
         found.append(Hint("reply", printable(text)))
     is_lost = record.cause == "unknown"
     if is_lost and interpreter is not None:
         how = interpreter.fate()
         what = f"has ended, and the code with it: {how}" if how else "still runs, but didn't report how the code ended"
         found.append(Hint("interpreter", f"the warm interpreter {what}"))
-    found += [hint for hint in record.why if not (is_lost and hint.kind == "unknown")]
+    known = {*(["unknown"] if is_lost else []), *(["killed"] if was_killed else [])}
+    found += [hint for hint in record.why if hint.kind not in known]
     if interpreter is not None:
         found += _of_exception(reply, interpreter, policy)
     if record.returncode == -signal.SIGSEGV and not problem:

@@ -144,6 +144,7 @@ class BranchWay(Way):
         self, policy: Policy, supply: Supply, code: bytes, argv: list[str], *, is_kernel: bool = False
     ) -> None:
         super().__init__(policy)
+        self.kind = "kernel" if is_kernel else "python"
         self._supply, self._code, self._argv, self._is_kernel = supply, code, argv, is_kernel
         self.line: BranchLine | None = None
         self.branch: BranchCommand | None = None

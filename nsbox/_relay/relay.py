@@ -19,6 +19,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi, command
 from nsbox._layout.network import listed
+from nsbox._logs import logger
 from nsbox._network import events, messages
 from nsbox._network.log import NetworkLog
 from nsbox._network.network import nothing
@@ -115,9 +116,12 @@ class Relay:
         """Return the line of a new sandbox. Starts the process unless it is running; raises SetupError."""
         with self._lock:
             if not self.is_running():
+                if self.process is not None:
+                    logger.warning("the relay of a network list has ended: another one starts")
                 self._let_go()
                 self.problem, self._lost = "", 0
                 self.process = _begun(self._list(), weakref.ref(self), is_awaited=self._asks is not None)
+                logger.info("the relay of a network list of %d entries has started", len(self.network.allow))
             assert self.process is not None
             self._last += 1
             line = Line(self, self._last)

@@ -130,7 +130,7 @@ def _wishes(wishes: dict[str, Any], network: object) -> dict[str, Any]:
     if network == "host" and "landlock" not in wishes:
         # Its scopes keep commands from the host's abstract unix sockets, which no mount hides.
         chosen["landlock"] = True
-        chosen["best_effort"] = frozenset(wishes.get("best_effort", ())) | {"landlock"}
+        chosen["degrade"] = frozenset(wishes.get("degrade", ())) | {"landlock"}
     return chosen
 
 

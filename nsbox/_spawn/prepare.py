@@ -1,12 +1,10 @@
 """What is made once for each policy and host: the plan, checked, its request, and what its commands start with.
 
-Lean: functions import `logging` (13 ms) for a warning, `_spawn.seatbelt` (12 ms) for macOS. Undo this when bwrap's
+Lean: a function imports `_spawn.seatbelt` (12 ms) for macOS. Undo this when bwrap's
 command line needs no Python.
 """
 
 from __future__ import annotations
-
-import sys
 
 from nsbox import _backends
 from nsbox._base.errors import PolicyError
@@ -16,6 +14,7 @@ from nsbox._core import linux
 from nsbox._core.request import Request, request_for
 from nsbox._homes.reach import note
 from nsbox._homes.state import check_detours, make_state, with_sources
+from nsbox._logs import logger
 from nsbox._plan.ops import BindData, BindFd, File, Op, Overlay, primitives
 from nsbox._plan.plan import Plan
 from nsbox._seccomp.bpf import NEWER
@@ -67,10 +66,8 @@ def _check_calls(policy: Policy) -> None:
 
 
 @remembered
-def _warn_once(text: str) -> None:
-    import logging
-
-    logging.getLogger("nsbox").warning(text)
+def _warn_once(text: str, is_shown: bool = False) -> None:
+    logger.warning("%s", text, is_shown=is_shown)
 
 
 def _warn_of_imports(policy: Policy, host: Host) -> None:
@@ -80,8 +77,7 @@ def _warn_of_imports(policy: Policy, host: Host) -> None:
     its own.
     """
     path = next((path for path in host.imports if path in policy.write), None)
-    logging = sys.modules.get("logging")
-    if path is not None and logging is not None and logging.getLogger("nsbox").hasHandlers():
+    if path is not None and logger.has_handler():
         _warn_once(
             f"commands can write to {path}, from which this program imports modules: what they leave there can run "
             "outside. Start it with python -P, or keep it elsewhere"
@@ -90,7 +86,7 @@ def _warn_of_imports(policy: Policy, host: Host) -> None:
 
 def _warn_of_passthrough(policy: Policy, host: Host) -> None:
     reasons = "; ".join(str(reason) for reason in _backends.choose(policy, host)[1]) or "so asked for by backend="
-    _warn_once(f"commands run without any containment: {reasons}")
+    _warn_once(f"commands run without any containment: {reasons}", True)
 
 
 _latest: tuple[Policy, Host, Prepared] | None = None

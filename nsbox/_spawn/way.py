@@ -17,7 +17,10 @@ class Way:
     """How the commands of one policy are started. Threads may use it at the same time.
 
     relay: for a network list; None: there is no list, or its relay is the shared one.
+    kind: a word for what the commands are started by, in records.
     """
+
+    kind = "command"
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self.policy, self.relay = policy, relay

@@ -44,6 +44,8 @@ def check_nesting(policy: Policy) -> None:
 class TaskWay(SessionWay):
     """Starts commands as children of one sandbox's pid 1, in the overlays of a task."""
 
+    kind = "task"
+
     def __init__(
         self,
         policy: Policy,

@@ -191,9 +191,9 @@ def _check_backend(parent: Policy, policy: Policy) -> None:
     asked = policy.seatbelt - parent.seatbelt
     if asked:
         raise PolicyError("seatbelt", f"{', '.join(sorted(asked))} isn't allowed to the parent")
-    more = policy.best_effort - parent.best_effort
+    more = policy.degrade - parent.degrade
     if more:
-        raise PolicyError("best_effort", f"{', '.join(sorted(more))} may not be missing for the parent")
+        raise PolicyError("degrade", f"{', '.join(sorted(more))} may not be lost for the parent")
 
 
 def _check_values(parent: Policy, policy: Policy) -> None:

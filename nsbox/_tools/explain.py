@@ -35,6 +35,7 @@ def explain(policy: Policy, host: Host | None = None) -> str:
         *(f"not         {reason}" for reason in _backends.choose(policy, host)[1]),
         f"namespaces  {' '.join(sorted(plan.namespaces)) or 'none'}",
         f"identity    uid {identity.uid}, gid {identity.gid}",
+        *_lost(policy, plan),
         *_network(plan),
         *(_names(policy) if is_here and policy.base == "workspace" else ()),
         *_user(policy, host, plan, is_here=is_here),
@@ -46,6 +47,13 @@ def explain(policy: Policy, host: Host | None = None) -> str:
         *(f"not enforced  {text}" for text in plan.not_enforced),
     ]
     return "\n".join(lines)
+
+
+def _lost(policy: Policy, plan: Plan) -> list[str]:
+    """Return a line: what the plan loses of what `degrade` accepts; each name's sentence is under "not enforced"."""
+    if not policy.degrade and not plan.lost:
+        return []
+    return [f"lost        {', '.join(sorted(plan.lost)) or 'nothing'}"]
 
 
 def _network(plan: Plan) -> list[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 
-from nsbox._base.display import printable
+from nsbox._base.display import printable, type_phrase
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._layout import owner
 from nsbox._lookup.host import host_for
 from nsbox._network.log import NetworkRecord
 from nsbox._network.network import Network
+from nsbox._policy.policy import Policy
 from nsbox._tools import shell as tools_shell
 from nsbox._tools import symptoms
 from nsbox._tools.verdicts import Ending, Hint, ended, limited, network_hints
@@ -24,13 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsbox._lifetime.usage import Usage
-    from nsbox._policy.policy import Policy
     from nsbox._tools.view import View
 
-_READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
-_DENIED = re.compile(r"[Pp]ermission denied|EACCES")
-_MISSING = re.compile(r"No such file or directory|ENOENT")
-_NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
+READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
+DENIED = re.compile(r"[Pp]ermission denied|EACCES")
+MISSING = re.compile(r"No such file or directory|ENOENT")
+NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
 _QUOTED = re.compile("['\"`\u2018\u201c]([^'\"`\u2018\u2019\u201c\u201d\n]{1,4096})['\"`\u2019\u201d]")
 _WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
 _SHELL = re.compile(r"^[^\s:]+: (?:line )?\d+: (?:cannot (?:create|open) )?")  # the shell that says it, and the line
@@ -39,6 +40,57 @@ _CHARS = 1 << 16  # at the end of each stream
 _LOOKS = 64  # at paths, in all
 _LONGEST = 1024  # characters of such a path
 _PATHS = 5
+
+
+def hints(
+    policy: Policy,
+    returncode: int,
+    stdout: str = "",
+    stderr: str = "",
+    *,
+    args: str | Sequence[str] = (),
+    shell: str | None = None,
+    cwd: str | None = None,
+    usage: Usage | None = None,
+    network: NetworkRecord | None = None,
+    timeout: float | None = None,
+) -> tuple[Hint, ...]:
+    """Return what in a policy may have made a command fail, as ToolResult.why has it; () if it hasn't failed.
+
+    This is for a command that you started by Popen or run(). Records of shell() and exec() have their hints already.
+
+    policy: what the command ran under.
+    returncode: as Popen.returncode. stdout, stderr: what it printed, or the end of that. Default: "".
+    args: the command line, or the program and its arguments. Default: none; then some hints are missing.
+    shell: the program that read the command line, if one did. Default: None.
+    cwd: the directory that it started in. Default: None, for the policy's.
+    usage, network: `usage` and `network` of Popen.sandbox. Default: None.
+    timeout: the time limit in seconds, if you have ended it for taking too long. Default: None.
+
+    Raises TypeError for a policy or an output of another type.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy is {type_phrase(policy)}, must be an nsbox.Policy")
+    for name, output in (("stdout", stdout), ("stderr", stderr)):
+        if not isinstance(output, str):
+            raise TypeError(f"{name} is {type_phrase(output)}, must be a str")
+    ending = None
+    if timeout is not None:
+        by = "SIGKILL" if returncode == -signal.SIGKILL else "SIGTERM"
+        ending = Ending(timeout, by, 0.0, in_session=False)
+    log = NetworkRecord() if network is None else network
+    return reasons(
+        policy,
+        returncode,
+        stdout,
+        stderr,
+        cwd=cwd,
+        usage=usage,
+        ending=ending,
+        args=args,
+        shell=shell,
+        network=log,
+    )
 
 
 def reasons(
@@ -92,12 +144,12 @@ def reasons(
 
         found += [Hint("git", line) for line in notes(policy.write, policy.deny)]
     found += _of_owner(policy, text, start)
-    if _NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
+    if NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
         message = (
             "the sandbox refused something; the system's log says what: log stream --predicate 'sender == \"Sandbox\"'"
         )
         found.append(Hint("not-permitted", message))
-    elif _NOT_PERMITTED.search(text) and not found:
+    elif NOT_PERMITTED.search(text) and not found:
         message = f"commands have no capabilities, and system calls are filtered (seccomp={_profile(policy)!r})"
         found.append(Hint("not-permitted", message))
     return tuple(dict.fromkeys(found))
@@ -112,7 +164,7 @@ def _of_owner(policy: Policy, text: str, start: str) -> Iterator[Hint]:
     if "dubious ownership" in text:
         match = re.search(r"dubious ownership in repository at '([^'\n]{1,1024})'", text)
         yield Hint("owner", owner.dubious(policy, host_for(policy), printable(match.group(1) if match else start)))
-    elif _DENIED.search(text) and (instead := owner.remedy(policy, host_for(policy), start)):
+    elif DENIED.search(text) and (instead := owner.remedy(policy, host_for(policy), start)):
         yield Hint("owner", instead)
 
 
@@ -135,9 +187,9 @@ def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
     """Yield hints about the paths in messages, from what the policy says of each."""
     count, looks = 0, iter(range(_LOOKS))
     for line in text.splitlines():
-        write = bool(_READ_ONLY.search(line))
-        denied, missing = bool(_DENIED.search(line)), bool(_MISSING.search(line))
-        denied = denied or (seen.refuses_by_eperm and bool(_NOT_PERMITTED.search(line)))
+        write = bool(READ_ONLY.search(line))
+        denied, missing = bool(DENIED.search(line)), bool(MISSING.search(line))
+        denied = denied or (seen.refuses_by_eperm and bool(NOT_PERMITTED.search(line)))
         if count >= _PATHS or not (write or denied or missing):
             continue
         reason = _of_line(seen, line, start, looks, write=write, denied=denied)

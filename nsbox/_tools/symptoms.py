@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._tools.view import View
 
-_NETWORK = re.compile(
+NETWORK = re.compile(
     r"Network is (?:unreachable|down)|[Cc]ould not resolve (?:host|proxy)|Temporary failure (?:in name resolution|"
     r"resolving)|Name or service not known|nodename nor servname|EAI_(?:AGAIN|FAIL)|ENETUNREACH|ENOTFOUND|"
     r"No address associated with hostname|Name does not resolve|UnknownHostException|no such host|"
@@ -41,7 +41,7 @@ _NETWORKERS = re.compile(
     r"(?:curl|wget|ssh|scp|rsync|nc|ping|telnet|ftp|sftp|docker|podman|kubectl|aws|gcloud|gh)\s|"
     r"(?:mvn|mvnw|gradle|gradlew|sbt)\b)"
 )
-_NAMESPACES = re.compile(
+NAMESPACES = re.compile(
     r"No usable sandbox!|[Nn]o permissions to create (?:a )?new namespace|[Cc]reating new namespace failed|"
     r"[Ff]ailed to move to new namespace|unshare(?:\(\w*\))?(?: failed)?: Operation not permitted|"
     r"unshare failed: (?:Operation not permitted|EPERM)|clone(?:3|\(\w*\))?(?: failed)?: Operation not permitted|"
@@ -51,7 +51,7 @@ _NAMESPACES = re.compile(
 )
 # Chromium, with a sandbox of its own, refuses to be root, whatever the policy says: nested=True doesn't help.
 _OWN_SANDBOX = re.compile(r"[Rr]unning as root without --no-sandbox is not supported")
-_ROOT = re.compile(
+ROOT = re.compile(
     r"(?:^|\n)(?:sudo|su|doas|pkexec): |are you root\?|dpkg frontend lock|"
     r"/var/lib/(?:dpkg|apt|rpm|pacman)/\S{0,80}lock|"
     r"[Mm]ust be (?:run as )?(?:root|superuser)(?! to use mount)|superuser privileges|"
@@ -83,14 +83,14 @@ _SYSTEM_INSTALLS = (
         "with a directory of the workspace",
     ),
 )
-_EXDEV = re.compile(r"[Ii]nvalid cross-device link|EXDEV|[Cc]ross-device link|across file ?systems|Errno 18\]")
-_EBUSY = re.compile(r"[Dd]evice or resource busy|EBUSY|[Rr]esource busy(?: or locked)?|Errno 16\]")
-_TRACING = re.compile(
+EXDEV = re.compile(r"[Ii]nvalid cross-device link|EXDEV|[Cc]ross-device link|across file ?systems|Errno 18\]")
+EBUSY = re.compile(r"[Dd]evice or resource busy|EBUSY|[Rr]esource busy(?: or locked)?|Errno 16\]")
+TRACING = re.compile(
     r"[Cc]ould not trace the inferior|ptrace(?:\([^)\n]{0,80}\))?: Operation not permitted|"
     r"[Cc]ould not attach to process|linux_check_ptrace_features|PTRACE_\w+[^\n]{0,80}Operation not permitted|"
     r"During startup program exited with code 127"
 )
-_NO_TRACE = (
+NO_TRACE = (
     "gdb can neither start a program in the sandbox nor attach to one: PTRACE_TRACEME is refused. gdb -p PID, run "
     "outside, can; strace works with seccomp=Filter(allow=['ptrace'])"
 )
@@ -110,7 +110,7 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
     hint = not_bash(line, shell, text, missing)
     if hint is not None:
         yield hint
-    if _ROOT.search(text) or missing in BECOME_ROOT:
+    if ROOT.search(text) or missing in BECOME_ROOT:
         yield (
             "privileges",
             "nothing in the sandbox can become root, or install packages of the system: install them outside first; "
@@ -119,7 +119,7 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
     for pattern, message in _SYSTEM_INSTALLS:
         if pattern.search(text):
             yield "installation", message
-    if not policy.may_nest and _NAMESPACES.search(text):
+    if not policy.may_nest and NAMESPACES.search(text):
         yield (
             "not-permitted",
             "the program makes a sandbox, or namespaces, of its own: the policy needs nested=True for that",
@@ -130,8 +130,8 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
             "Chromium refuses to be root with a sandbox of its own, even with nested=True: give it --no-sandbox, since "
             "nsbox is around it, or run nsbox as an ordinary user",
         )
-    if _TRACING.search(text):
-        yield "not-permitted", _NO_TRACE
+    if TRACING.search(text):
+        yield "not-permitted", NO_TRACE
     yield from _file_systems(seen, text)
     yield from _network(policy, text)
 
@@ -151,7 +151,7 @@ def not_bash(line: str, shell: str | None, text: str = "", missing: str | None =
 
 
 def _network(policy: Policy, text: str) -> Iterator[tuple[str, str]]:
-    if policy.network == "none" and _NETWORK.search(text):
+    if policy.network == "none" and NETWORK.search(text):
         yield "network", "the network is off in this sandbox (network='none')"
 
 
@@ -176,13 +176,13 @@ def _file_systems(seen: View, text: str) -> Iterator[tuple[str, str]]:
     if not mounted:
         return
     names = printable(", ".join(mounted[:8]))
-    if _EXDEV.search(text):
+    if EXDEV.search(text):
         yield (
             "other-file-system",
             "nothing can be renamed or hard-linked between these, each a file system of its own in the sandbox: "
             f"{names}; copy it, or keep temporary files where they belong in the end (TMPDIR)",
         )
-    if _EBUSY.search(text):
+    if EBUSY.search(text):
         start = seen.policy.workdir or "/"
         words = {os.path.normpath(os.path.join(start, word)) for word in _WORD.findall(text)}
         named = [path for path in seen.mounted() if path in words and path != "/"]

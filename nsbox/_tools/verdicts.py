@@ -33,7 +33,7 @@ _NO_MEMORY = (
     *(r"[Cc]annot (?:reserve|allocate|map)\b", r"[Uu]nable to (?:allocate|mmap)\b", r"allocation failed"),
     *(r"memory allocation of \d+ bytes failed", r"mmap(?:\(\))? failed"),
 )
-_LIMITS = (
+LIMITS = (
     ("memory", re.compile("|".join(_NO_MEMORY))),
     (
         "processes",
@@ -164,7 +164,7 @@ def _killed(policy: Policy, usage: Usage | None) -> Hint:
 
 def limited(policy: Policy, text: str) -> Iterator[Hint]:
     """Yield a hint for each limit that the output speaks of."""
-    for name, pattern in _LIMITS:
+    for name, pattern in LIMITS:
         value = getattr(policy.limits, name)
         if value is not None and pattern.search(text):
             yield Hint("limit", f"a limit may have been reached: limits.{name}={value}")

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import stat
 from collections.abc import Callable
@@ -28,11 +27,11 @@ from nsbox._base.display import shown
 from nsbox._base.errors import CommitError, ConflictError
 from nsbox._files import copies, files
 from nsbox._files.files import EXCHANGE, NO_FLAGS, Tree
+from nsbox._logs import logger
 from nsbox._transaction.change import Change
 from nsbox._transaction.steps import OPEN, ChangedError, Step, Steps, identity
 from nsbox._transaction.store import VERSION, Store, left_behind, locked_workspace
 
-_log = logging.getLogger("nsbox")
 # ---- from changes to steps
 
 
@@ -224,7 +223,7 @@ def _take_back(store: Store, worker: Steps, steps: list[Step], at: str, cause: B
 def _commit_error(error: BaseException, at: str, worker: Steps) -> BaseException:
     """Return the error that commit() raises for this one, and log what undoing has left beside others' files."""
     if worker.kept:
-        _log.warning(
+        logger.warning(
             "another process has changed what a commit had brought in; what was there before is kept as: %s",
             ", ".join(map(shown, worker.kept)),
         )
@@ -298,7 +297,7 @@ def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
         store.withdraw()  # nothing is left to be done, or undone
         gone = OSError(errno.ENOENT, "what was copied into the workspace has been removed", store.spare)
         raise CommitError(gone, "finish an interrupted commit", is_undone=False)
-    _log.warning("a commit into the workspace of %s was interrupted; it is completed now", store.path)
+    logger.warning("a commit into the workspace of %s was interrupted; it is completed now", store.path)
     at = [""]
     with locked_workspace(os.path.dirname(store.path), os.fstat(real.fd)):
         try:
@@ -307,7 +306,7 @@ def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
             _take_back(store, worker, steps, at[-1], error)
             if not isinstance(error, OSError):
                 raise
-            _log.warning(
+            logger.warning(
                 "it can't be completed any more, and has been undone: %s", _commit_error(error, at[-1], worker)
             )
             return

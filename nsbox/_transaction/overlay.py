@@ -102,6 +102,8 @@ def check_attributes(upper: str) -> None:
 class OverlayWay(Way):
     """Starts commands that see the overlay where the workspace is."""
 
+    kind = "transaction"
+
     def __init__(
         self, policy: Policy, workspace: str, base: str, upper: str, work: str, relay: Relay | None = None
     ) -> None:

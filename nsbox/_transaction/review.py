@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nsbox._base.checks import check_size
-from nsbox._base.display import shown, type_phrase, visible
+from nsbox._base.display import printable, shown, type_phrase, visible
 from nsbox._base.errors import CommitError, ConflictError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.files import Tree
 from nsbox._homes.reach import check_place
+from nsbox._logs import logger, observers
 from nsbox._transaction import commit as transaction_commit
 from nsbox._transaction import patch as transaction_patch
 from nsbox._transaction.change import Change
@@ -37,12 +38,14 @@ if TYPE_CHECKING:
 class Review:
     """The methods that show the changes and bring them in.
 
+    workspace: the directory that they are about.
     _store: where they are. _real: the workspace. _mode: its permission bits at the beginning. _began: that moment, in
     nanoseconds, as the workspace's file system stamps inodes.
     _base, _named: the directory of the stores, without links and as it was named.
     _reviewed: what diff() or patch() returned last. _shown: of these, the paths whose contents it showed.
     """
 
+    workspace: str
     _store: Store | None
     _real: Tree
     _mode: int
@@ -172,6 +175,10 @@ class Review:
                     self._end()
                 raise
             self._end()
+        logger.info("a commit has brought %d changes into %s", len(changes), printable(self.workspace))
+        if observers.active:
+            rows = [(change.kind, change.path, change.old_path) for change in changes]
+            observers.note("commit", "", workspace=self.workspace, changes=rows)
         return changes
 
     @contextlib.contextmanager

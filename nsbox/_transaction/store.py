@@ -17,7 +17,6 @@ import contextlib
 import errno
 import fcntl
 import json
-import logging
 import os
 import re
 import stat
@@ -28,13 +27,13 @@ from collections.abc import Callable, Iterator
 from nsbox._base.errors import ConflictError, PolicyError
 from nsbox._files import files
 from nsbox._files.files import Tree, sync_directory
+from nsbox._logs import logger
 from nsbox._machine import probe
 from nsbox._transaction import journal
 
 VERSION = 2
 _PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace
 _RESERVE = 8  # how many descriptors end() has open at the same time
-_log = logging.getLogger("nsbox")
 
 
 class Store:
@@ -152,7 +151,7 @@ class Store:
                 files.remove(tree, self.spare)
             self.is_needed = False
         except OSError as error:
-            _log.warning("%s in the workspace can't be removed now: %s", self.spare, error)
+            logger.warning("%s in the workspace can't be removed now: %s", self.spare, error)
 
     def _set_aside(self) -> None:
         try:
@@ -175,7 +174,7 @@ class Store:
                     return
                 except OSError as error:
                     if attempt == 19:
-                        _log.warning("%s can't be removed now: %s", self.path, error)
+                        logger.warning("%s can't be removed now: %s", self.path, error)
                 time.sleep(0.01)
         finally:
             self.let_go()

@@ -21,12 +21,9 @@ import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from nsbox._base.errors import AccessError, IdsError, NsboxError, PolicyError
+from nsbox import AccessError, AsyncSandbox, IdsError, Limits, NsboxError, Policy, PolicyError
 from nsbox._calls import environment
 from nsbox._config.load import load
-from nsbox._policy.limits import Limits
-from nsbox._policy.policy import Policy
-from nsbox.async_sandbox import AsyncSandbox
 from nsbox.integrations._extras import without
 from nsbox.integrations._status import shell_status
 from nsbox.transaction import recover
@@ -49,8 +46,7 @@ except ImportError as error:
     raise without("inspect-ai", error) from error
 
 if TYPE_CHECKING:
-    from nsbox._calls.record import ToolResult
-    from nsbox.async_sandbox import AsyncTask
+    from nsbox import AsyncTask, ToolResult
 
 __all__ = ["NsboxConfig", "NsboxSandboxEnvironment"]
 
@@ -63,20 +59,20 @@ _MOST_OUTPUT = 64 << 20  # of each stream, whatever Inspect's limit is
 class NsboxConfig(BaseModel):
     """A sandbox's configuration, instead of a file: `sandbox=SandboxEnvironmentSpec("nsbox", NsboxConfig())`.
 
-    path: a configuration file of nsbox's. Then `policy` and `sandboxes` must be empty.
+    policy: keywords of Policy.workspace(), such as {"network": ["api.example"], "limits": {"memory": "2G"}}. Or the
+        path of a configuration file. Default: {}.
     workspace: the directory that each sample begins with. Default: None, for an empty one, or the file's own.
-    policy: keywords of Policy.workspace(), such as {"network": ["api.example"], "limits": {"memory": "2G"}}.
-    sandboxes: several for each sample, by name. The first is the default one.
-    hints: whether stderr ends with nsbox's reasons, if a command fails. Default: False.
+    sandboxes: several for each sample, by name. The first is the default one. Then `policy` and `workspace` must be
+        empty, and a file isn't possible.
+    why: whether stderr ends with nsbox's reasons, if a command fails. Default: False.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str | None = None
+    policy: str | dict[str, Any] = Field(default_factory=dict)
     workspace: str | None = None
-    policy: dict[str, Any] = Field(default_factory=dict)
     sandboxes: dict[str, NsboxConfig] = Field(default_factory=dict)
-    hints: bool = False
+    why: bool = False
 
     def __hash__(self) -> int:
         """Return a hash: Inspect keeps configurations in sets."""
@@ -90,16 +86,14 @@ def configs(config: NsboxConfig | BaseModel | str | None) -> dict[str, tuple[Nsb
 
     Raises PolicyError for a wrong configuration, and OSError for a file that can't be read.
     """
-    wish = NsboxConfig(path=config) if isinstance(config, str) else config or NsboxConfig()
+    wish = NsboxConfig(policy=config) if isinstance(config, str) else config or NsboxConfig()
     if not isinstance(wish, NsboxConfig):
         raise PolicyError("config", f"is a {type(wish).__name__}, must be the path of a file, or an NsboxConfig")
-    if wish.path is not None and (wish.policy or wish.sandboxes):
-        raise PolicyError("config", "has a path, so policy and sandboxes must be empty: the file has both")
     if wish.sandboxes:
         if wish.policy or wish.workspace:
             raise PolicyError("config", "has sandboxes, so policy and workspace must be empty: each has its own")
         return {name: (each, None) for name, each in wish.sandboxes.items()}
-    names = [] if wish.path is None else _tables(wish.path)
+    names = _tables(wish.policy) if isinstance(wish.policy, str) else []
     return {name: (wish, f"{_TABLE}.{name}") for name in names} or {"default": (wish, None)}
 
 
@@ -128,8 +122,8 @@ def policy_of(config: NsboxConfig, section: str | None, directory: str) -> Polic
 
     Raises PolicyError and OSError.
     """
-    if config.path is not None:
-        loaded = load(config.path, section=section, workspace=config.workspace or directory)
+    if isinstance(config.policy, str):
+        loaded = load(config.policy, section=section, workspace=config.workspace or directory)
         if loaded.mode != "enabled":
             raise PolicyError("mode", f"is {loaded.mode!r}: Inspect's sandbox is called 'local' for that")
         return loaded.policy
@@ -236,8 +230,8 @@ class NsboxSandboxEnvironment(SandboxEnvironment):
             if count > limit:
                 raise OutputLimitExceededError(_size(limit), text)
         stderr = result.stderr
-        if self._config.hints and result.why:
-            stderr += "".join(f"nsbox: {hint}\n" for hint in result.why)
+        if self._config.why:
+            stderr += "".join(f"[sandbox] {hint}\n" for hint in result.why)
         return ExecResult(result.returncode == 0, shell_status(result.returncode), result.stdout, stderr)
 
     async def _user(self, user: str | None) -> tuple[dict[str, Any], dict[str, str]]:

@@ -19,9 +19,8 @@ import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from nsbox._policy.policy import Policy
+from nsbox import Policy, Sandbox
 from nsbox.integrations._extras import without
-from nsbox.sandbox import Sandbox
 
 try:
     from smolagents.local_python_executor import (
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from nsbox._kernels.kernel import PythonKernel
-    from nsbox._python.result import PythonResult
+    from nsbox import PythonKernel, PythonResult
 
 __all__ = ["NsboxExecutor"]
 

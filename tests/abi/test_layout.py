@@ -332,6 +332,8 @@ def test_system_calls_are_in_the_audit_list(source: Path) -> None:
             assert "__NR_" in path.read_text()
             continue
         text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        if path.name == "uapi.h":  # numbers that older headers lack
+            text = re.sub(r"^#(ifndef|define) __NR_\w+( \d+)?\s*$", "", text, flags=re.MULTILINE)
         assert "__NR_" not in text, path
         assert not re.search(r"\b(SYS_[a-z]\w*|syscall)\s*\(", text), path
         if path.parent.name != "arch":

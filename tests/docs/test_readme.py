@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,9 +16,10 @@ from nsbox_testing import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = list(fences.blocks((ROOT / "README.md").read_text()))
-# These tests run the first command without its set-up, and the second. They don't run the last, which runs them.
-# .ci/readme runs all of them in full, on bare machines.
-SETUP, HELLO, TESTS = (block.code for block in BLOCKS if block.language == "sh")
+PICTURE = ROOT / "docs/pictures/terminal.svg"
+# These tests run the first command without its set-up. They don't run the second, which runs them. .ci/readme runs both
+# in full, on bare machines. The blocks of Python are run by test_examples.py.
+SETUP, TESTS = (block.code for block in BLOCKS if block.language == "sh")
 
 
 @pytest.fixture
@@ -48,10 +50,17 @@ def tree(directory: Path) -> list[str]:
 
 
 def test_commands() -> None:
-    """There are three: one sets up and runs a command in a sandbox, one runs the example, one the tests."""
+    """There are two, each of one line: one sets up and runs a command in a sandbox, one runs the tests."""
     assert SETUP.startswith("sh .ci/setup && .venv/bin/nsbox run -- ")
     assert TESTS == "sh .ci/setup --tests && .venv/bin/pytest\n"
-    assert all(len(command.splitlines()) == 1 for command in (SETUP, HELLO, TESTS))
+    assert all(len(command.splitlines()) == 1 for command in (SETUP, TESTS))
+
+
+def test_length() -> None:
+    """It is read in a minute: one screen and a half."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert 90 <= len(lines) <= 135
+    assert max(map(len, lines)) <= 130
 
 
 def test_the_first_command(clone: Path) -> None:
@@ -61,12 +70,55 @@ def test_the_first_command(clone: Path) -> None:
 
 
 def test_the_example(clone: Path) -> None:
-    """It prints what the README says, and leaves nothing in the clone."""
-    (block,) = (block for block in BLOCKS if block.language == "python")
+    """The first one is a file; it prints what the README says, and leaves nothing in the clone."""
+    block, *others = (block for block in BLOCKS if block.language == "python")
     assert (ROOT / "examples/hello.py").read_text() == block.code
+    (command,) = re.findall(r"`(\S+ examples/hello\.py)`", " ".join((ROOT / "README.md").read_text().split()))
     before = tree(clone)
-    assert fences.is_like(str(block.expected), sh(HELLO, clone))
+    assert fences.is_like(str(block.expected), sh(command, clone))
     assert tree(clone) == before
+    assert len(others) == 2
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_each_example_by_itself(number: int, tmp_path: Path) -> None:
+    """A reader copies one of them into a file: it needs nothing of the others."""
+    block = [block for block in BLOCKS if block.language == "python"][number]
+    (tmp_path / "tried.py").write_text(block.code)
+    assert fences.is_like(str(block.expected), sh(f"'{sys.executable}' -W error tried.py", tmp_path))
+
+
+def test_figures() -> None:
+    """The table of speed has five rows, and each figure is the one of the reference run."""
+    parts = json.loads((ROOT / "benchmarks/results.json").read_text())["parts"]
+
+    def value(part: str, of: str, against: str) -> str:
+        rows = parts[part]["comparisons"]
+        return f"{next(row['value'] for row in rows if (row['of'], row['against']) == (of, against)):.2f}x"
+
+    table = re.findall(r"^\| .+ \| ([\d.]+x) the (?:time|rate) \|$", (ROOT / "README.md").read_text(), re.M)
+    assert table == [
+        value("warm", "nsbox warm", "Popen"),
+        value("warm", "nsbox warm", "bwrap"),
+        value("spawn", "nsbox unshare-all", "bwrap unshare-all"),
+        value("rate", "nsbox warm, own net, 8 threads", "bwrap, own net, 8 threads"),
+        value("files", "nsbox, inside", "Popen, inside"),
+    ]
+
+
+def test_picture(clone: Path) -> None:
+    """The terminal's picture is what its script records, apart from the milliseconds; README.md shows it."""
+    directory = clone.parent / "pictures"
+    directory.mkdir()
+    shutil.copy(PICTURE.with_suffix(".py"), directory)
+    sh(f"'{sys.executable}' -W error terminal.py", directory)
+
+    def plain(path: Path) -> str:
+        return re.sub(r"[\d.]+ ms", "N ms", path.read_text())
+
+    assert plain(directory / PICTURE.name) == plain(PICTURE)
+    assert f"]({PICTURE.relative_to(ROOT)})" in (ROOT / "README.md").read_text()
+    assert not re.search(r"(?:href|src|url\()", PICTURE.read_text())  # nothing is loaded from elsewhere
 
 
 @needs.copied_installation()

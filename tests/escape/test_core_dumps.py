@@ -23,7 +23,7 @@ import nsbox
 from nsbox import Filter, Limits, Policy
 
 X86 = platform.machine() == "x86_64"
-LACKED = {"attributes", "processes", "secrets", "tmp"}
+LACKED = {"attributes", "namespaces", "secrets"}
 THOROUGH = bool(int(os.environ.get("NSBOX_THOROUGH", "0")))
 PATTERN = Path("/proc/sys/kernel/core_pattern")
 in_vm = pytest.mark.skipif(
@@ -81,7 +81,7 @@ WAYS = (
 def kind(request: pytest.FixtureRequest, policy: Policy, workspace: Path) -> Policy:
     """The kinds of a workspace, each with and without its seccomp profile."""
     more: dict[str, dict[str, Any]] = {
-        "landlock": {"backend": "landlock", "best_effort": LACKED},
+        "landlock": {"backend": "landlock", "degrade": LACKED},
         "nested": {"nested": True},
     }
     if request.param == "landlock" and nsbox.probe().landlock_abi < 2:

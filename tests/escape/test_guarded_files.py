@@ -220,7 +220,7 @@ def test_where_openat2_is_refused(workspace: Path) -> None:
     (workspace / "outer").write_text("not for the inner one")
     script = """
 import nsbox
-policy = nsbox.Policy.workspace("inner", backend="landlock", best_effort={"attributes", "processes", "read", "secrets", "tmp"})
+policy = nsbox.Policy.workspace("inner", backend="landlock", degrade={"attributes", "namespaces", "read", "secrets"})
 box = nsbox.Sandbox(policy)
 print(box.read("d/file"))
 box.write("d/new", "made")

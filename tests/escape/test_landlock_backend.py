@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later"),
 ]
 ABI = nsbox.probe().landlock_abi
-LACKED = {"attributes", "processes", "secrets", "tmp"}
+LACKED = {"attributes", "namespaces", "secrets"}
 REFUSED = {errno.EPERM, errno.EACCES, errno.EXDEV, errno.ENOSYS, errno.EROFS}
 
 
@@ -41,7 +41,7 @@ def policy(workspace: Path) -> Policy:
 @pytest.fixture(params=["default", "off"])
 def alone(request: pytest.FixtureRequest, workspace: Path) -> Policy:
     """A workspace behind Landlock alone; without the seccomp profile what stands in for namespaces is there all the same."""
-    return Policy.workspace(workspace, backend="landlock", best_effort=LACKED, seccomp=request.param)
+    return Policy.workspace(workspace, backend="landlock", degrade=LACKED, seccomp=request.param)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_control_files_outside(attempt: Callable[..., Any], free: Policy, victim
 
 def test_reading_is_not_writing(attempt: Callable[..., Any], workspace: Path, victim: Path, untouched: None) -> None:
     """What may be read can't be changed; by truncation neither, on kernels whose Landlock doesn't know that."""
-    policy = Policy.workspace(workspace, backend="landlock", best_effort=LACKED, read=[victim])
+    policy = Policy.workspace(workspace, backend="landlock", degrade=LACKED, read=[victim])
     found = attempt(harmful(str(victim)), policy=policy)
     assert (found.pop("read"), found.pop("list")) == (0, 0)
     assert set(found.values()) <= REFUSED, found
@@ -270,7 +270,7 @@ report([made, call("mount", {str(victim)!r}, "/proc/self/cwd", "", 4096, ""), at
 def test_a_planted_link(workspace: Path, victim: Path, untouched: None) -> None:
     """A link that an earlier command has put where a named directory was is an error, not a permission."""
     (workspace / "out").mkdir()
-    policy = Policy.workspace(workspace, backend="landlock", best_effort=LACKED, write=[workspace / "out"])
+    policy = Policy.workspace(workspace, backend="landlock", degrade=LACKED, write=[workspace / "out"])
     nsbox.run(["true"], policy=policy)  # so that it is prepared
     (workspace / "out").rmdir()
     (workspace / "out").symlink_to(victim)
@@ -301,7 +301,7 @@ print(opened)
 
 def test_what_is_left_of_the_group_ends(workspace: Path) -> None:
     """What the command leaves in its process group is killed; what has left that goes on, as not_enforced says."""
-    policy = Policy.workspace(workspace, backend="landlock", best_effort=LACKED)
+    policy = Policy.workspace(workspace, backend="landlock", degrade=LACKED)
     code = """
 import os, subprocess
 one, two = (subprocess.Popen(["sleep", "1000"], stdout=2, start_new_session=new) for new in (False, True))
@@ -333,7 +333,7 @@ def test_the_callers_end(workspace: Path) -> None:
     """A command that the main thread has started ends with the caller, however that dies."""
     code = f"""
 import os, sys, nsbox
-policy = nsbox.Policy.workspace({str(workspace)!r}, backend="landlock", best_effort={LACKED!r})
+policy = nsbox.Policy.workspace({str(workspace)!r}, backend="landlock", degrade={LACKED!r})
 p = nsbox.Popen(["sleep", "1000"], policy=policy)
 print(p.pid, flush=True)
 os.kill(os.getpid(), 9)
@@ -343,7 +343,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_attributes_can_be_changed(attempt: Callable[..., Any], alone: Policy, victim: Path) -> None:
-    """What best_effort says of attributes is true: Landlock doesn't stop chmod(2) outside. A control of the documentation."""
+    """What degrade says of attributes is true: Landlock doesn't stop chmod(2) outside. A control of the documentation."""
     assert attempt(f"report(attempt(os.chmod, {str(victim / 'secret')!r}, 0o600))", policy=alone) == 0
     assert (victim / "secret").stat().st_mode & 0o777 == 0o600
 

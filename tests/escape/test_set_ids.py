@@ -156,7 +156,7 @@ def test_control_a_plain_child_sets_them(workspace: Path, mode: int) -> None:
 @pytest.mark.parametrize(
     "wishes",
     [
-        {"landlock": True, "best_effort": {"landlock"}},
+        {"landlock": True, "degrade": {"landlock"}},
         {"network": "host"},
         {"limits": Limits(open_files=100)},
         {"seccomp": Filter(base="hardened", rules=(nsbox.Rule("acct"),))},
@@ -178,8 +178,8 @@ def test_by_other_backends(workspace: Path, backend: str) -> None:
         needs.require("bwrap")
         if os.geteuid() == 0:
             pytest.skip("as_user: behind bwrap kernel settings would be writable to uid 0, which is refused")
-    lacking = {"processes", "attributes", "tmp", "ids", "secrets", "read"}
-    policy = Policy.workspace(workspace, backend=backend, best_effort=lacking)
+    lacking = {"attributes", "ids", "namespaces", "read", "secrets"}
+    policy = Policy.workspace(workspace, backend=backend, degrade=lacking)
     found = tried(policy, workspace, 0o6755, cwd=workspace)
     assert {name for name, error in found.items() if error == "0"} <= BY_THE_KERNEL
     assert with_bits(workspace) == set()

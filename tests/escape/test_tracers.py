@@ -29,7 +29,7 @@ from nsbox import Filter, KillError, Policy, Sandbox, Survivor
 from nsbox._core import abi, orphans
 from nsbox._lifetime import kills
 
-LACKED = {"attributes", "processes", "secrets", "tmp"}
+LACKED = {"attributes", "namespaces", "secrets"}
 
 
 # ---- what a tracer can do without exit stops
@@ -104,7 +104,7 @@ def held(process: Any) -> None:
 def alone(workspace: Path, **options: Any) -> Policy:
     if nsbox.probe().landlock_abi < 2:
         pytest.skip("needs Landlock of version 2 or later")
-    return Policy.workspace(workspace, backend="landlock", best_effort=LACKED, **options)
+    return Policy.workspace(workspace, backend="landlock", degrade=LACKED, **options)
 
 
 def has_given_up(workspace: Path) -> bool:

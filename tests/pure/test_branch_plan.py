@@ -174,7 +174,7 @@ BASE = (RoBind("/", "/"), Dev("/dev"), Proc("/proc"))
         (Policy.layers(*BASE, TmpOverlay(("/usr",), "/usr")), DEBIAN, "an overlay"),
         (Policy.layers(Tmpfs("/"), RoBind("/usr", "/usr"), Proc("/proc")), DEBIAN, "the root is writable"),
         (
-            workspace(backend="landlock", best_effort=frozenset({"attributes", "processes", "tmp"})),
+            workspace(backend="landlock", degrade=frozenset({"attributes", "namespaces"})),
             LANDLOCK,
             "the landlock backend",
         ),

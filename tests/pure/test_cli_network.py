@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from nsbox import Network, PolicyError
-from nsbox._cli import _parser
-from nsbox._cli.completion import completion
-from nsbox._cli.network import Extras, Publish, extras_of, publish
-from nsbox._cli.options import policy_of
+from nsbox._cli.commands import COMMANDS
+from nsbox._cli.completion.shells import completion
+from nsbox._cli.policy import policy_of
+from nsbox._cli.run.network import Extras, Publish, extras_of, publish
 
 
 def options(*words: str) -> argparse.Namespace:
     """Return these options as `nsbox run` parses them."""
-    return _parser().parse_args(["run", *words, "--", "true"])
+    return COMMANDS["run"].parser().parse_args([*words, "--", "true"])
 
 
 def network(*words: str) -> Any:
@@ -147,6 +147,6 @@ def test_extras() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str) -> None:
     """Shells know the options."""
-    text = completion(shell, _parser())
+    text = completion(shell)
     assert all(name in text for name in ("allow-net", "net-log", "publish"))
     assert "none host public" in text

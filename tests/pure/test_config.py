@@ -18,7 +18,8 @@ from nsbox._config.keys import KEYS, LIMITS, RULES, default
 from nsbox._config.load import Config, ConfigError, Problem, loads
 from nsbox._config.paths import expanded
 from nsbox._paths.resolution import links_on
-from nsbox._policy.policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
+from nsbox._policy.losses import LEVELS, LOSSES
+from nsbox._policy.policy import _MAX_ID, _OPTIONAL
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_every_key(base: Path) -> None:
         symlinks="beneath",
         require="isolated",
         backend="namespaces",
-        best_effort=["limits.cpus"],
+        degrade=["limits.cpus"],
         seatbelt=["tls"],
         seccomp="hardened",
         landlock=True,
@@ -104,7 +105,7 @@ def test_table_covers_policy() -> None:
     assert {f.name for f in fields(PathRule)} - {"name"} == {key.name for key in RULES} - {"mode"}
     by_name = {key.name: key for key in KEYS}
     assert set(by_name["unshare"].words) == _OPTIONAL
-    assert set(by_name["best_effort"].words) == set(BEST_EFFORT)
+    assert set(by_name["degrade"].words) == {*LEVELS, *LOSSES}
     assert by_name["uid"].most == by_name["gid"].most == _MAX_ID
     assert len(by_name) == len(KEYS)
 
@@ -185,7 +186,7 @@ def test_paths(base: Path) -> None:
         ("uid=1.0", ["1: uid: is a fraction, must be a whole number"]),
         ("landlock=1", ["1: landlock: is a number, must be true or false"]),
         ('seccomp="of"', ["1: seccomp: 'of' is unknown, must be one of 'default', 'hardened', 'off'; did you mean off?"]),
-        ('best_effort=["limits.cpu"]', [...]),
+        ('degrade=["limits.cpu"]', [...]),
         ("tmp_size=0", ["1: tmp_size: 0 is out of range, must be above 0"]),
         ('tmp_size="64MB"', ["1: tmp_size: '64MB' isn't a size, such as 1048576, '512K', '64M' or '2G'"]),
         ("tmp_size=1.5", ["1: tmp_size: is a fraction, must be a number of bytes, or a text such as '64M'"]),

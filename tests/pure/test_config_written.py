@@ -18,7 +18,8 @@ from nsbox._config import formats
 from nsbox._config.formats import read, toml_text
 from nsbox._config.keys import KEYS
 from nsbox._config.load import Config, dump, dumps, load, loads
-from nsbox._policy.policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
+from nsbox._policy.losses import LOSSES
+from nsbox._policy.policy import _MAX_ID, _OPTIONAL
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ wishes = st.fixed_dictionaries(
         "env": st.dictionaries(names, texts, max_size=3),
         "pass_env": st.lists(names, max_size=3),
         "protected": st.lists(names, max_size=3),
-        "best_effort": st.frozensets(st.sampled_from(BEST_EFFORT), max_size=3),
+        "degrade": st.frozensets(st.sampled_from(sorted(LOSSES)), max_size=3),
         "require": st.sampled_from(["isolated", "filesystem", "nothing"]),
         "seccomp": st.sampled_from(["default", "hardened", "off"]),
         "symlinks": st.sampled_from(["refuse", "beneath"]),

@@ -27,7 +27,7 @@ from nsbox import (
 )
 from nsbox._backends import choose, compile_policy
 from nsbox._plan.bwrap_words import arguments
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 from nsbox._seccomp.bpf import Program
 
 NEW = replace(DEBIAN, landlock_abi=7)  # Landlock works there
@@ -37,12 +37,12 @@ NOTHING = replace(REFUSED, landlock_abi=0)
 MAC = Host(system="Darwin", kernel=(0, 0), core_problem="there is no C core for darwin")
 SEATBELT = replace(MAC, core_problem="", seatbelt_ways=("compiled",), temporary="/private/var/t")
 
-LACKED = {"processes", "attributes", "tmp"}  # of the default policy, by Landlock alone
+LACKED = {"attributes", "processes", "tmp"}  # of a workspace with a home, by Landlock alone
 
 
 def by_landlock(**wishes: object) -> Policy:
     """Return a policy that lets Landlock alone contain it."""
-    return workspace(**{"backend": "landlock", "best_effort": LACKED, **wishes})
+    return workspace(**{"backend": "landlock", "degrade": LACKED, **wishes})
 
 
 # ---- the choice
@@ -69,7 +69,7 @@ def test_choice(host: Host, wishes: dict[str, str], expected: str) -> None:
     """The first that can be used here and that the policy accepts, or the one that it names."""
     policy = workspace(**wishes)
     assert choose(policy, host)[0] == expected
-    assert compile_policy(policy.with_(best_effort=BEST_EFFORT), host).backend == expected
+    assert compile_policy(policy.with_(degrade=LOSSES), host).backend == expected
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_passed_over_backends_are_named() -> None:
     assert text.startswith("backend     landlock\nnot         namespaces: this process runs behind a seccomp filter")
     assert "not         bwrap: there is no /usr/bin/bwrap" in text
     with pytest.raises(UnavailableError) as caught:
-        compile_policy(workspace(), REFUSED)
+        compile_policy(workspace(home="private"), REFUSED)
     whats = [reason.what for reason in caught.value.reasons]
     assert [what.split(":")[0] for what in whats[:2]] == ["namespaces", "bwrap"]
-    assert caught.value.reasons[-1].remedy == "best_effort={'attributes', 'processes', 'tmp'}"
+    assert caught.value.reasons[-1].remedy == "degrade={'attributes', 'namespaces'}"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_passed_over_backends_are_named() -> None:
         ({"require": "all"}, "isolated, filesystem, nothing"),
         ({"backend": "passthrough"}, "say require='nothing'"),
         ({"backend": "landlock", "require": "isolated"}, "say require='filesystem'"),
-        ({"best_effort": {"time"}}, "'time' is unknown"),
+        ({"degrade": {"time"}}, "'time' is unknown"),
     ],
 )
 def test_contradictions(wishes: dict[str, object], words: str) -> None:
@@ -136,6 +136,7 @@ def test_contradictions(wishes: dict[str, object], words: str) -> None:
     [
         ("processes", NEW, {}),
         ("attributes", NEW, {}),
+        ("home", NEW, {"home": "private"}),
         ("tmp", NEW, {}),
         ("deny", NEW, {"deny": ["/home/me/repo/.env"]}),
         ("deny", NEW, {"deny": ["/etc/passwd"]}),
@@ -151,24 +152,24 @@ def test_contradictions(wishes: dict[str, object], words: str) -> None:
 )
 def test_what_landlock_lacks(wish: str, host: Host, wishes: dict[str, object]) -> None:
     """A wish that the backend can't grant is an error that names it, or is said when it may go unfulfilled."""
-    policy = by_landlock(best_effort=BEST_EFFORT, **wishes)
+    policy = by_landlock(degrade=LOSSES, **wishes)
     plan = compile_policy(policy, host)
     assert sum(f"{wish}: " in text for text in plan.not_enforced) == 1
     with pytest.raises(UnavailableError, match=f"{wish}: "):
-        compile_policy(policy.with_(best_effort=set(BEST_EFFORT) - {wish}), host)
-    assert compile_policy(policy.with_(best_effort=(), require="nothing"), host).not_enforced == plan.not_enforced
+        compile_policy(policy.with_(degrade=set(LOSSES) - {wish}), host)
+    assert compile_policy(policy.with_(degrade=(), require="nothing"), host).not_enforced == plan.not_enforced
 
 
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (Policy.layers(RoBind("/", "/"), backend="landlock", best_effort=BEST_EFFORT), "made of mounts"),
-        (workspace(backend="landlock", best_effort=BEST_EFFORT, nested=True), "nested=True"),
-        (Policy.layers(TmpOverlay(("/usr",), "/usr"), backend="bwrap", best_effort=BEST_EFFORT), "overlay"),
-        (Policy.layers(RoBind("/", "/"), Mask("/etc"), backend="bwrap", best_effort=BEST_EFFORT), "mask /etc"),
-        (workspace(backend="bwrap", best_effort=BEST_EFFORT, unshare={"time"}), "time"),
-        (workspace(backend="bwrap", best_effort=BEST_EFFORT, kill_on_exit=False), "kill_on_exit"),
-        (workspace(backend="bwrap", best_effort=BEST_EFFORT, deny=["/home/me/repo/.env"]), "--bind-fd"),
+        (Policy.layers(RoBind("/", "/"), backend="landlock", degrade=LOSSES), "made of mounts"),
+        (workspace(backend="landlock", degrade=LOSSES, nested=True), "nested=True"),
+        (Policy.layers(TmpOverlay(("/usr",), "/usr"), backend="bwrap", degrade=LOSSES), "overlay"),
+        (Policy.layers(RoBind("/", "/"), Mask("/etc"), backend="bwrap", degrade=LOSSES), "mask /etc"),
+        (workspace(backend="bwrap", degrade=LOSSES, unshare={"time"}), "time"),
+        (workspace(backend="bwrap", degrade=LOSSES, kill_on_exit=False), "kill_on_exit"),
+        (workspace(backend="bwrap", degrade=LOSSES, deny=["/home/me/repo/.env"]), "--bind-fd"),
     ],
 )
 def test_what_cannot_be_left_out(policy: Policy, words: str) -> None:
@@ -187,7 +188,7 @@ def test_what_bwrap_lacks() -> None:
     }.items():
         with pytest.raises(UnavailableError, match=f"{wish}: "):
             compile_policy(policy, root)
-        assert any(f"{wish}: " in text for text in compile_policy(policy.with_(best_effort={wish}), root).not_enforced)
+        assert any(f"{wish}: " in text for text in compile_policy(policy.with_(degrade={wish}), root).not_enforced)
 
 
 # ---- the plans
@@ -227,7 +228,7 @@ def test_denied_directories_are_not_allowed() -> None:
 
 def test_tmp_by_name() -> None:
     """A policy that names /tmp gets the host's, and lacks no private one."""
-    plan = compile_policy(by_landlock(write=["/tmp"], best_effort=LACKED - {"tmp"}), NEW)
+    plan = compile_policy(by_landlock(write=["/tmp"], degrade=LACKED - {"tmp"}), NEW)
     assert rights(plan)["/tmp"] == "rw"
     assert plan.tmpdir == "/tmp"
 
@@ -250,7 +251,7 @@ def test_seccomp_stands_in_for_namespaces() -> None:
     for plan in (old, off, on):
         assert refuses(plan, "openat2") and [program.stage for program in plan.programs] == ["early", "last"]
     assert all(refuses(plan, "socketpair") for plan in (off, on))
-    free = Policy.host(backend="landlock", best_effort={"processes"}, seccomp="off")
+    free = Policy.host(backend="landlock", degrade={"processes"}, seccomp="off")
     host = compile_policy(free, NEW)
     assert not refuses(host, "socket") and not refuses(host, "shmget")
     assert host.programs[0].with_compatible
@@ -261,7 +262,7 @@ def test_seccomp_stands_in_for_namespaces() -> None:
 @pytest.mark.parametrize("abi", [2, 3, 5, 6, 7])
 def test_other_processes_are_closed_in_any_case(abi: int) -> None:
     """Also where no file is refused there is a domain, without which memory and environment of others are open."""
-    plan = compile_policy(Policy.host(backend="landlock", best_effort={"processes"}), replace(NEW, landlock_abi=abi))
+    plan = compile_policy(Policy.host(backend="landlock", degrade={"processes"}), replace(NEW, landlock_abi=abi))
     assert plan.ruleset is not None
     assert plan.ruleset.scoped if abi >= 6 else [rule.path for rule in plan.ruleset.paths] == ["/"]
 

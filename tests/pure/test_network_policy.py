@@ -341,17 +341,17 @@ def test_proxies_of_the_caller_are_dropped(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("backend", "host", "besides"),
     [
-        ("landlock", LINUX, {"processes", "attributes", "tmp"}),
+        ("landlock", LINUX, {"attributes", "home", "processes", "tmp"}),
         ("bwrap", LINUX, set()),
     ],
 )
 def test_backends_without_lists(backend: str, host: Host, besides: set[str]) -> None:
-    """Each refuses a list, and says that it could be none; with best_effort it is none, and says so."""
-    policy = Policy(base="workspace", write=("/w",), workdir="/w", network=LIST, backend=backend, best_effort=besides)
+    """Each refuses a list, and says that it could be none; with degrade it is none, and says so."""
+    policy = Policy(base="workspace", write=("/w",), workdir="/w", network=LIST, backend=backend, degrade=besides)
     with pytest.raises(UnavailableError) as caught:
         compile_policy(policy, host)
     assert f"{backend}: network: no list" in str(caught.value) and "'network'" in str(caught.value)
-    plan = compile_policy(policy.with_(best_effort={*besides, "network"}), host)
+    plan = compile_policy(policy.with_(degrade={*besides, "network"}), host)
     same = compile_policy(policy.with_(network="none"), host)
     assert plan.network is None and plan.namespaces == same.namespaces
     assert (plan.ops, plan.programs, plan.ruleset) == (same.ops, same.programs, same.ruleset)
@@ -376,13 +376,13 @@ def test_macos() -> None:
     datagrams = policy.with_(network=["api.example", "time.example:123/udp"])
     with pytest.raises(UnavailableError, match=r"'time\.example:123/udp': on macOS"):
         compile_policy(datagrams, MAC)
-    plan = compile_policy(datagrams.with_(best_effort={"network"}), MAC)
+    plan = compile_policy(datagrams.with_(degrade={"network"}), MAC)
     assert plan.network == datagrams.network and any("no UDP" in line for line in plan.not_enforced)
 
 
 def test_passthrough() -> None:
     """What contains nothing enforces no list, not even where everything may be missing."""
-    policy = workspace(network=LIST, backend="passthrough", require="nothing", best_effort=["network"])
+    policy = workspace(network=LIST, backend="passthrough", require="nothing", degrade=["network"])
     with pytest.raises(UnavailableError, match="network='host'"):
         compile_policy(policy, DEBIAN)
     last = workspace(network=LIST, require="nothing")

@@ -54,6 +54,7 @@ from nsbox import (
 from nsbox._backends import compile_policy
 from nsbox._core.wire import encode_programs
 from nsbox._plan.plan import Identity
+from nsbox._policy.losses import LOSSES
 from nsbox._seccomp.bpf import MACHINES
 
 NEWUSER = 0x10000000
@@ -62,6 +63,10 @@ EVERYTHING = Policy.layers(
     *(op for op, _ in DESCRIPTIONS if op != Proc("/proc", cover=True)),  # one is all that may be
     unshare={"ipc", "uts", "cgroup", "net", "time"},
 )
+
+# Namespaces are refused, as by a container's seccomp filter.
+REFUSED = replace(DEBIAN, userns_error=1, userns_error_at="unshare", is_filtered=True)
+DEGRADED = workspace(home="private", degrade={"attributes", "namespaces"})
 
 SNAPSHOTS: dict[str, tuple[Policy, Host]] = {
     "workspace": (workspace(), DEBIAN),
@@ -128,6 +133,29 @@ SNAPSHOTS: dict[str, tuple[Policy, Host]] = {
     "ids-full": (workspace(ids="full", uid=1234, gid=1234), ROOT),
     "ids-full-subordinate": (workspace(ids="full", uid=0, gid=0), SUBORDINATE),
     "nested": (workspace(nested=True), DEBIAN),
+    **{f"degraded-abi{abi}": (DEGRADED, replace(REFUSED, landlock_abi=abi)) for abi in (2, 3, 4, 5, 6, 7)},
+    "degraded-root": (
+        DEGRADED.with_(degrade={"attributes", "namespaces", "secrets"}),
+        replace(ROOT, userns_error=1, userns_error_at="unshare", is_filtered=True, landlock_abi=7),
+    ),
+    "degraded-all-lost": (
+        workspace(
+            read=["/home/me/repo/.venv"],
+            deny=["/home/me/repo/.env"],
+            network=["api.example:443"],
+            hostname="box",
+            uid=0,
+            limits=Limits(processes=64, total_memory="1G"),
+            home="private",
+            degrade=LOSSES,
+        ),
+        replace(REFUSED, landlock_abi=4),
+    ),
+    "degraded-bwrap": (
+        DEGRADED.with_(landlock=True, degrade={"attributes", "landlock", "namespaces"}),
+        replace(REFUSED, landlock_abi=7, bwrap="/usr/bin/bwrap", bwrap_version=(0, 11, 0)),
+    ),
+    "degraded-nothing-lost": (DEGRADED, DEBIAN),
 }
 
 SNAPSHOT_DIR = Path(__file__).parent / "snapshots"

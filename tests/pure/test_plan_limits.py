@@ -129,18 +129,18 @@ def test_limits_of_all_together() -> None:
     assert compile_policy(workspace(), DELEGATED).cgroup == ""
 
 
-def test_best_effort() -> None:
+def test_degrade() -> None:
     """A wish that may go unfulfilled does, where it must, and that is said; any other is still an error."""
     wishes = ("landlock", "limits.cpus", "limits.processes", "limits.total_memory")  # of those that namespaces may lack
     limits = Limits(total_memory="1G", cpus=1, processes=5)
-    policy = workspace(limits=limits, landlock=True, best_effort=wishes)
+    policy = workspace(limits=limits, landlock=True, degrade=wishes)
     plan = compile_policy(policy, ROOT)
     assert (plan.cgroup, plan.cgroup_limits, plan.ruleset) == ("", (), None)
     assert not any(limit.name == "NPROC" for limit in plan.rlimits)
     for wish in wishes:
         assert any(text.startswith(wish) for text in plan.not_enforced), wish
         with pytest.raises(UnavailableError, match=wish):
-            compile_policy(policy.with_(best_effort=set(wishes) - {wish}), ROOT)
+            compile_policy(policy.with_(degrade=set(wishes) - {wish}), ROOT)
     new = replace(DELEGATED, landlock_abi=7)
     assert not any(text.startswith(wishes) for text in compile_policy(policy, new).not_enforced)
 

@@ -415,6 +415,6 @@ def test_what_only_its_class_is_iterable_by() -> None:
     class Word(enum.Enum):
         READ = "/usr"
 
-    for name in ("write", "read", "deny", "best_effort", "pass_env"):
+    for name in ("write", "read", "deny", "degrade", "pass_env"):
         with pytest.raises(PolicyError, match="must be a sequence"):
             Policy(**{name: Word.READ})

@@ -58,7 +58,7 @@ def test_rooms_have_few_files() -> None:
         counts[path.parent] = counts.get(path.parent, 0) + 1
     top = {path.name for path in PACKAGE.glob("*.py")}
     assert {name for name in top if name.startswith("_")} == {"__init__.py", "__main__.py"}
-    commands = {PACKAGE / "_cli", PACKAGE / "_cli/bench", PACKAGE / "_pyinstaller"}
+    commands = {PACKAGE / "_pyinstaller"}
     rooms = {path: count for path, count in counts.items() if path not in {PACKAGE, *commands}}
     assert len(rooms) > 20
     assert {path.name: count for path, count in rooms.items() if not 3 <= count <= 12} == {}

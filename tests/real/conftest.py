@@ -20,7 +20,7 @@ import nsbox
 _FACES: dict[str, Callable[[Path], nsbox.Policy | None]] = {
     "plain": lambda _: None,
     "host": lambda _: nsbox.Policy.host(),
-    "landlock": lambda _: nsbox.Policy.host(backend="landlock", best_effort={"processes"}),
+    "landlock": lambda _: nsbox.Policy.host(backend="landlock", degrade={"processes"}),
     "workspace": nsbox.Policy.workspace,
 }
 

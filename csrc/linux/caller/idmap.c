@@ -81,7 +81,7 @@ int nsbox_try_idmap(const char *path, int userns)
     int tree = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE);
     if (tree < 0) /* EINVAL of this call means something else */
         return tree == -EINVAL ? -EIO : tree;
-    struct mount_attr attr = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (unsigned)userns};
+    struct sys_mount_attr attr = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (unsigned)userns};
     int ret = sys_mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr);
     sys_close(tree);
     return ret;

@@ -31,7 +31,7 @@ struct maker {
 
 /* Gives a directory in the scratch tmpfs the owner and the mode of the one that it stands for. An owner that this user
  * namespace doesn't know (EINVAL) is left out; then all checks of the directory below are made as the caller. */
-static int copy_owner(int dir, const char *name, const struct statx *from)
+static int copy_owner(int dir, const char *name, const struct sys_statx *from)
 {
     int ret = sys_lchownat(dir, name, from->stx_uid, from->stx_gid);
     if (ret == -EINVAL || ret == -EPERM)
@@ -48,7 +48,7 @@ static int copy_owner(int dir, const char *name, const struct statx *from)
  */
 static int step_down(int *lower, int *upper, const char *name)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(*lower, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID, &st);
     if (ret < 0 || (st.stx_mode & SYS_S_IFMT) != SYS_S_IFDIR)
         return ret == -ENOENT ? 0 : ret < 0 ? ret : (st.stx_mode & SYS_S_IFMT) == SYS_S_IFLNK ? -ELOOP : 0;
@@ -68,7 +68,7 @@ static int step_down(int *lower, int *upper, const char *name)
 /* Puts a whiteout at the name, even if nothing is there yet. */
 static int white_out(int lower, int upper, const char *name)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(lower, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st);
     if (ret >= 0 && (st.stx_mode & SYS_S_IFMT) == SYS_S_IFLNK)
         return -ELOOP;
@@ -120,7 +120,7 @@ static int make(struct maker *m, uint32_t i)
     put_uint(put_str(work, "work"), i, 10);
     put_str(put_str(at_upper, SCRATCH "/"), upper);
     put_str(put_str(at_work, SCRATCH "/"), work);
-    struct statx st;
+    struct sys_statx st;
     TRY(&m->b, NSBOX_STEP_SOURCE, sys_statx(AT_FDCWD, one->lower, 0, STATX_MODE | STATX_UID | STATX_GID, &st));
     TRY(&m->b, NSBOX_STEP_FS, sys_mkdirat(m->scratch, upper, 0700));
     TRY(&m->b, NSBOX_STEP_FS, sys_mkdirat(m->scratch, work, 0700));

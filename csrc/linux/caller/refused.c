@@ -9,7 +9,7 @@
 
 static int try_call(unsigned i)
 {
-    struct mount_attr attr = {.attr_set = 0};
+    struct sys_mount_attr attr = {.attr_set = 0};
     switch (i) {
     case NSBOX_CALL_MOUNT_SETATTR:
         return sys_mount_setattr(-1, "", ~0U, &attr);

@@ -121,7 +121,7 @@ void restore_dumpable(const struct job *j, int mediator)
  * pipe stays as it is. */
 static void open_to_all(int fd)
 {
-    struct statx st;
+    struct sys_statx st;
     if (fd < 0 || sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE | STATX_UID, &st) < 0)
         return;
     if ((st.stx_mode & SYS_S_IFMT) == SYS_S_IFIFO && st.stx_uid == 0 && sys_is_anonymous_pipe(fd))

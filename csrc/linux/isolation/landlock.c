@@ -23,7 +23,7 @@ struct __attribute__((packed)) path_beneath {
 
 static int is_of_kind(int fd, unsigned kind)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st);
     return ret < 0 ? ret : (st.stx_mode & SYS_S_IFMT) == kind;
 }

@@ -19,10 +19,8 @@ int limit_bounding_set(uint64_t keep, int plain, uint32_t *step)
          * no_new_privs an exec gives no capability that wasn't permitted before (cap_bprm_creds_from_file). */
         if (ret == -EPERM && plain)
             return 0;
-        if (ret == -EINVAL && cap > CAP_LAST_CAP)
-            return 0; /* beyond the last one this kernel knows */
         if (ret == -EINVAL && cap > CAP_AUDIT_READ)
-            return 0;
+            return 0; /* beyond the last one that this kernel knows */
         if (ret < 0)
             return ret;
     }

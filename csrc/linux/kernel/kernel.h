@@ -5,13 +5,7 @@
 
 #include <stdint.h>
 
-/* Constants that are missing in headers older than the kernel floor, or guarded by the C library. */
-#ifndef AT_RECURSIVE
-#define AT_RECURSIVE 0x8000
-#endif
-#ifndef MFD_EXEC
-#define MFD_EXEC 0x0010U /* Linux 6.3; older kernels refuse it with EINVAL */
-#endif
+/* Constants that the C library guards. */
 #define SYS_O_CLOEXEC 02000000
 #define SYS_MNT_DETACH 2
 #define SYS_MS_UNBINDABLE (1UL << 17)

@@ -19,7 +19,7 @@ static int is_refused(int fd)
 static int step_into(int at, const char *part, size_t n, char *link, long *length)
 {
     char name[256]; /* NAME_MAX and the 0 */
-    struct statx st;
+    struct sys_statx st;
     if (n >= sizeof name)
         return -ENAMETOOLONG;
     for (size_t i = 0; i < n; i++)

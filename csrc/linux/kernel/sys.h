@@ -9,18 +9,11 @@
 #include <stdint.h>
 
 #include <asm/signal.h>
-#include <asm/unistd.h>
 #include <linux/capability.h>
-#include <linux/fcntl.h>
 #include <linux/futex.h>
-#include <linux/memfd.h>
-#include <linux/openat2.h>
 #include <linux/poll.h>
 #include <linux/prctl.h>
-#include <linux/sched.h>
 #include <linux/securebits.h>
-#include <linux/stat.h>
-#include <linux/wait.h>
 
 #if defined(__x86_64__)
 #include "arch/x86_64.h"
@@ -34,12 +27,7 @@
 #include <asm/errno.h>
 
 #include "kernel.h"
-
-#ifndef __NR_landlock_create_ruleset /* Linux 5.13 */
-#define __NR_landlock_create_ruleset 444
-#define __NR_landlock_add_rule 445
-#define __NR_landlock_restrict_self 446
-#endif
+#include "uapi.h"
 
 #define S0(nr) arch_syscall((nr), 0, 0, 0, 0, 0, 0)
 #define S1(nr, a) arch_syscall((nr), (long)(a), 0, 0, 0, 0, 0)
@@ -55,7 +43,7 @@ static inline int sys_openat(int dir, const char *path, int flags, unsigned mode
 }
 static inline int sys_openat2(int dir, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve)
 {
-    struct open_how how = {.flags = flags | SYS_O_CLOEXEC, .mode = mode, .resolve = resolve};
+    struct sys_open_how how = {.flags = flags | SYS_O_CLOEXEC, .mode = mode, .resolve = resolve};
     return (int)S4(__NR_openat2, dir, path, &how, sizeof how);
 }
 static inline int sys_close(int fd)
@@ -106,7 +94,7 @@ static inline int sys_pipe2(int fds[2], int flags)
 {
     return (int)S2(__NR_pipe2, fds, flags);
 }
-static inline int sys_statx(int fd, const char *path, int flags, unsigned mask, struct statx *st)
+static inline int sys_statx(int fd, const char *path, int flags, unsigned mask, struct sys_statx *st)
 {
     return (int)S5(__NR_statx, fd, path, flags, mask, st);
 }

@@ -4,17 +4,11 @@
 
 #include "sys.h"
 
-#include <linux/mount.h>
-
-#ifndef __NR_open_tree_attr /* Linux 6.15 */
-#define __NR_open_tree_attr 467
-#endif
-
 static inline int sys_open_tree(int dir, const char *path, unsigned flags)
 {
     return (int)S3(__NR_open_tree, dir, path, flags | OPEN_TREE_CLOEXEC);
 }
-static inline int sys_open_tree_attr(int dir, const char *path, unsigned flags, struct mount_attr *attr)
+static inline int sys_open_tree_attr(int dir, const char *path, unsigned flags, struct sys_mount_attr *attr)
 {
     return (int)S5(__NR_open_tree_attr, dir, path, flags | OPEN_TREE_CLOEXEC, attr, sizeof *attr);
 }
@@ -24,7 +18,7 @@ static inline int sys_move_mount(int from, int dir, const char *path)
     unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | (*path ? 0 : MOVE_MOUNT_T_EMPTY_PATH);
     return (int)S5(__NR_move_mount, from, "", dir, path, flags);
 }
-static inline int sys_mount_setattr(int dir, const char *path, unsigned flags, struct mount_attr *attr)
+static inline int sys_mount_setattr(int dir, const char *path, unsigned flags, struct sys_mount_attr *attr)
 {
     return (int)S5(__NR_mount_setattr, dir, path, flags, attr, sizeof *attr);
 }

@@ -41,7 +41,7 @@ int nsbox_wait(int pidfd, int init_says, int timeout_ms)
 static int open_init(const nsbox_result *res)
 {
     int fd = open_pidfd(res->init_pid);
-    struct statx st;
+    struct sys_statx st;
     if (fd < 0 || !res->init_ino)
         return fd;
     if (sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) >= 0 && st.stx_ino == res->init_ino)

@@ -8,7 +8,7 @@
 
 static int caller_root(uint64_t *id)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(AT_FDCWD, "/", 0, STATX_MNT_ID, &st);
     *id = st.stx_mnt_id;
     return ret;

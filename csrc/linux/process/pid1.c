@@ -157,7 +157,7 @@ static long clone_init(struct job *j, unsigned long flags, int *out)
  * same process. */
 static int hold_init_pidfd(struct job *j)
 {
-    struct statx st;
+    struct sys_statx st;
     if (j->init.pidfd < 0)
         TRY(&j->b, NSBOX_STEP_INIT, j->init.pidfd = sys_pidfd_open(j->res->init_pid));
     TRY(&j->b, NSBOX_STEP_INIT, sys_statx(j->init.pidfd, "", AT_EMPTY_PATH, STATX_INO, &st));

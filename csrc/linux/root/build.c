@@ -20,14 +20,14 @@ static const handler handlers[NSBOX_OP_END] = {
  * contain it. */
 static int start_root(struct builder *b)
 {
-    struct mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
+    struct sys_mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
     TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &all_private));
     int base = fs_tmpfs(b, 0755, 0);
     b->step = NSBOX_STEP_ROOT;
     if (base < 0)
         return base;
     TRY(b, NSBOX_STEP_ROOT, sys_move_mount(base, AT_FDCWD, "/"));
-    struct mount_attr unbindable = {.propagation = SYS_MS_UNBINDABLE};
+    struct sys_mount_attr unbindable = {.propagation = SYS_MS_UNBINDABLE};
     TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(base, "", AT_EMPTY_PATH, &unbindable));
     b->base = b->root = base;
     return 0;
@@ -53,7 +53,7 @@ static int drop_scratch(struct builder *b)
  * onto what is mounted there. */
 static int mount_id(int dir, const char *path, uint64_t *id)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(dir, path, *path ? 0 : AT_EMPTY_PATH, STATX_MNT_ID, &st);
     *id = st.stx_mnt_id;
     return ret;

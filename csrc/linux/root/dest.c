@@ -11,7 +11,7 @@
 
 int file_kind(int fd, unsigned *mode, uint64_t *dev)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE, &st);
     if (ret < 0)
         return ret;

@@ -110,7 +110,7 @@ int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
  * mount events of its origin: in a slave, what the host mounts later would appear without them. */
 int mount_attrs(int fd, unsigned set, unsigned flags)
 {
-    struct mount_attr attr = {.attr_set = set, .propagation = SYS_MS_PRIVATE};
+    struct sys_mount_attr attr = {.attr_set = set, .propagation = SYS_MS_PRIVATE};
     return sys_mount_setattr(fd, "", AT_EMPTY_PATH | flags, &attr);
 }
 
@@ -120,7 +120,7 @@ int mount_attrs(int fd, unsigned set, unsigned flags)
  * unless attributes were refused. */
 int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs)
 {
-    struct mount_attr attr = {.attr_set = attrs, .propagation = SYS_MS_PRIVATE};
+    struct sys_mount_attr attr = {.attr_set = attrs, .propagation = SYS_MS_PRIVATE};
     flags |= OPEN_TREE_CLONE;
     int tree = b->in_two_calls ? -ENOSYS : sys_open_tree_attr(dir, path, flags, &attr);
     if (tree >= 0)
@@ -149,7 +149,7 @@ int fs_clone_mapped(struct builder *b, int dir, const char *path, unsigned flags
     int tree = sys_open_tree(dir, path, flags | OPEN_TREE_CLONE);
     if (tree < 0)
         return tree;
-    struct mount_attr attr = {
+    struct sys_mount_attr attr = {
         .attr_set = attrs | MOUNT_ATTR_IDMAP, .propagation = SYS_MS_PRIVATE, .userns_fd = (unsigned)userns};
     int ret = sys_mount_setattr(tree, "", AT_EMPTY_PATH | (flags & AT_RECURSIVE), &attr);
     if (ret >= 0)
@@ -191,7 +191,7 @@ int attach_at(struct builder *b, int mount, const char *path, enum dest_kind kin
 
 int base_read_only(struct builder *b, int on)
 {
-    struct mount_attr attr = {.attr_set = on ? MOUNT_ATTR_RDONLY : 0, .attr_clr = on ? 0 : MOUNT_ATTR_RDONLY};
+    struct sys_mount_attr attr = {.attr_set = on ? MOUNT_ATTR_RDONLY : 0, .attr_clr = on ? 0 : MOUNT_ATTR_RDONLY};
     return sys_mount_setattr(b->base, "", AT_EMPTY_PATH, &attr);
 }
 

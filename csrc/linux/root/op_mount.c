@@ -4,7 +4,7 @@
 
 static int same_file(int a, int b)
 {
-    struct statx x, y;
+    struct sys_statx x, y;
     return sys_statx(a, "", AT_EMPTY_PATH, STATX_INO, &x) >= 0 && sys_statx(b, "", AT_EMPTY_PATH, STATX_INO, &y) >= 0 &&
            x.stx_ino == y.stx_ino && x.stx_dev_major == y.stx_dev_major && x.stx_dev_minor == y.stx_dev_minor;
 }
@@ -64,7 +64,7 @@ static unsigned bind_attrs(const nsbox_op *op)
  * user who may write to the directory above may have put another user's file there. */
 static int owner_stays(int at, const nsbox_mapping *to, int all)
 {
-    struct statx st;
+    struct sys_statx st;
     int ret = sys_statx(at, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
     return ret < 0 ? ret : st.stx_uid == to->uid && (!all || st.stx_gid == to->gid);
 }

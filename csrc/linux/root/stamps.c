@@ -5,7 +5,7 @@
  */
 #include "ops.h"
 
-static uint64_t device(const struct statx *st)
+static uint64_t device(const struct sys_statx *st)
 {
     return (uint64_t)st->stx_dev_major << 32 | st->stx_dev_minor;
 }
@@ -22,7 +22,7 @@ static int is_mounting(const nsbox_op *op)
 /* Records what is mounted; its name may lead elsewhere by now. */
 int stamp_source(struct builder *b, const nsbox_op *op, int tree)
 {
-    struct statx st;
+    struct sys_statx st;
     if (!b->stamps)
         return 0;
     nsbox_stamp *stamp = &b->stamps[op - plan_op(b->plan, 0)];
@@ -36,7 +36,7 @@ int stamp_source(struct builder *b, const nsbox_op *op, int tree)
  * from its overlay's: stat(2) may show that of its layer. */
 int check_device(struct builder *b, const nsbox_op *op, int tree)
 {
-    struct statx st;
+    struct sys_statx st;
     if (!op->size)
         return 0;
     TRY(b, NSBOX_STEP_SOURCE, sys_statx(tree, "", AT_EMPTY_PATH, STATX_TYPE, &st));
@@ -52,7 +52,7 @@ void stamp_made(struct builder *b, uint32_t i)
 }
 
 /* Is it a mount's root? Then it can't be anything else: otherwise what was mounted there has gone. */
-static int is_mount(const struct statx *st)
+static int is_mount(const struct sys_statx *st)
 {
     return (st->stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
@@ -63,7 +63,7 @@ int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stam
 {
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
         nsbox_stamp *stamp = &stamps[i];
-        struct statx st;
+        struct sys_statx st;
         if (!stamp->made)
             continue;
         *op = (int32_t)i;
@@ -82,7 +82,7 @@ int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stam
     return 0;
 }
 
-static int look(const char *path, struct statx *st)
+static int look(const char *path, struct sys_statx *st)
 {
     int ret = sys_statx(AT_FDCWD, path, AT_NO_AUTOMOUNT, STATX_INO, st);
     return ret == -ENOTDIR ? -ENOENT : ret;
@@ -94,7 +94,7 @@ int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps)
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
         const nsbox_op *op = plan_op(plan, i);
         const nsbox_stamp *stamp = &stamps[i];
-        struct statx st;
+        struct sys_statx st;
         if (op->code != NSBOX_OP_BIND)
             continue;
         int ret = look(plan_str(plan, op->src), &st);
@@ -112,7 +112,7 @@ int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps)
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
         const nsbox_op *op = plan_op(plan, i);
         const nsbox_stamp *stamp = &stamps[i];
-        struct statx st;
+        struct sys_statx st;
         if (!stamp->watched || (!stamp->made && op->code != NSBOX_OP_MASK))
             continue;
         int ret = look(plan_str(plan, op->dst), &st);

@@ -21,6 +21,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef SYS_clone3
+#define SYS_clone3 435 /* Linux 5.3, newer than the headers that are enough to build */
+#endif
+
 #ifdef __x86_64__
 #define ARCHITECTURE AUDIT_ARCH_X86_64
 #else

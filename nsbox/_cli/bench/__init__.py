@@ -3,8 +3,9 @@
 contenders.py has what is compared, and parts.py what is measured and how; further parts are in warm.py (Sandbox),
 network.py (network lists), leaks.py (tokens in text), grep.py (files), calls.py (tool calls) and python.py
 (branches and kernels). scale.py says how much
-is measured, machine.py on what. stats.py has the figures, report.py the targets and the table, chart.py the picture.
-caller.py and traffic.py run in processes of their own.
+is measured. In results/, machine.py says on what; stats.py has the figures, report.py the targets and the table,
+chart.py the picture.
+caller.py and traffic.py run in processes of their own. Progress is drawn between measurements, never during one.
 """
 
 from __future__ import annotations
@@ -17,45 +18,40 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 
-from nsbox._cli.bench import chart, report
 from nsbox._cli.bench import parts as _parts
 from nsbox._cli.bench.calls import calls
 from nsbox._cli.bench.grep import grep
 from nsbox._cli.bench.leaks import leaks
-from nsbox._cli.bench.machine import look
 from nsbox._cli.bench.network import network
 from nsbox._cli.bench.parts import Bench
 from nsbox._cli.bench.python import python
+from nsbox._cli.bench.results import chart, report
+from nsbox._cli.bench.results.machine import look
+from nsbox._cli.bench.results.stats import Part
 from nsbox._cli.bench.scale import FULL, QUICK
-from nsbox._cli.bench.stats import Part
 from nsbox._cli.bench.warm import rate, transaction, warm
+from nsbox._cli.commands import PARTS as NAMES
+from nsbox._cli.progress import Progress
 
-PARTS: Mapping[str, Callable[[Bench], Part]] = {
-    "spawn": _parts.spawn,
-    "overhead": _parts.overhead,
-    "warm": warm,
-    "rate": rate,
-    "memory": _parts.memory,
-    "binds": _parts.binds,
-    "threads": _parts.threads,
-    "files": _parts.files,
-    "transaction": transaction,
-    "hardening": _parts.hardening,
-    "import": _parts.imports,
-    "front": _parts.front,
-    "network": network,
-    "leaks": leaks,
-    "grep": grep,
-    "calls": calls,
-    "python": python,
-}
+_FUNCTIONS = (
+    *(
+        _parts.spawn,
+        _parts.overhead,
+        warm,
+        rate,
+        _parts.memory,
+        _parts.binds,
+        _parts.threads,
+        _parts.files,
+        transaction,
+    ),
+    *(_parts.hardening, _parts.imports, _parts.front, network, leaks, grep, calls, python),
+)
+PARTS: Mapping[str, Callable[[Bench], Part]] = dict(zip(NAMES, _FUNCTIONS, strict=True))
 
 
 def _complaint(options: argparse.Namespace) -> str:
     """Return what is wrong with the options, before any time goes into measuring; "" if nothing is."""
-    unknown = [name for name in options.only if name not in PARTS]
-    if unknown:
-        return f"--only {unknown[0]}: must be one of {', '.join(PARTS)}"
     for option in ("json", "png"):
         path = getattr(options, option)
         if path is not None and not os.access(os.path.dirname(os.path.abspath(path)), os.W_OK | os.X_OK):
@@ -72,15 +68,19 @@ def _say(text: str) -> None:
 def _measure(options: argparse.Namespace) -> list[Part]:
     scale = QUICK if options.quick else FULL
     parts = []
-    with tempfile.TemporaryDirectory(prefix="nsbox-bench-") as scratch:
+    names = [name for name in PARTS if not options.only or name in options.only]
+    with tempfile.TemporaryDirectory(prefix="nsbox-bench-") as scratch, Progress(len(names)) as progress:
         scratch = os.path.realpath(scratch)
         workspace = os.path.join(scratch, "workspace")
         os.mkdir(workspace)
-        bench = Bench(scratch, workspace, scale, random.Random(0), _say)
-        for name, measure in PARTS.items():
-            if not options.only or name in options.only:
+        say = progress.note if progress.is_seen else _say
+        bench = Bench(scratch, workspace, scale, random.Random(0), say)
+        for done, name in enumerate(names):
+            if progress.is_seen:
+                progress.show(done, f"measuring: {name}")
+            else:
                 _say(f"measuring: {name}")
-                parts.append(measure(bench))
+            parts.append(PARTS[name](bench))
     return parts
 
 

@@ -10,7 +10,7 @@ import mmap
 import sys
 
 from nsbox._cli.bench.contenders import Contender, three
-from nsbox._cli.bench.machine import resident_mib
+from nsbox._cli.bench.results.machine import resident_mib
 from nsbox._policy.policy import Policy
 from nsbox.sandbox import Sandbox
 

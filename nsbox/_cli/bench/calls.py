@@ -8,7 +8,7 @@ import threading
 import time
 
 from nsbox._cli.bench.parts import Bench, Subject, interleave
-from nsbox._cli.bench.stats import Part
+from nsbox._cli.bench.results.stats import Part
 from nsbox._policy.policy import Policy
 
 _MIB = {True: 1024, False: 8}  # whether the whole suite runs

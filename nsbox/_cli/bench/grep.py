@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from nsbox._cli.bench.parts import Bench, Subject, interleave
-from nsbox._cli.bench.stats import Part
+from nsbox._cli.bench.results.stats import Part
 from nsbox._filetools.grep import Wish, by_ripgrep
 from nsbox._policy.policy import Policy
 

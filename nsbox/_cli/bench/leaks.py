@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from nsbox._cli.bench.parts import Bench, Subject, interleave
-from nsbox._cli.bench.stats import Part
+from nsbox._cli.bench.results.stats import Part
 
 _SIZE = 1 << 20  # bytes
 _PIECE = 1 << 16  # bytes, as read from a pipe

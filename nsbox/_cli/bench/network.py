@@ -21,7 +21,7 @@ from nsbox._base.errors import NsboxError
 from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.parts import Bench, Subject, interleave
-from nsbox._cli.bench.stats import Part, Row
+from nsbox._cli.bench.results.stats import Part, Row
 from nsbox._network.network import Network
 from nsbox._policy.policy import Policy
 from nsbox._relay.process import Process

@@ -22,9 +22,9 @@ from typing import Any
 from nsbox._bwrap.install import install
 from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
-from nsbox._cli.bench.machine import available_mib
+from nsbox._cli.bench.results.machine import available_mib
+from nsbox._cli.bench.results.stats import Part, Row
 from nsbox._cli.bench.scale import Scale
-from nsbox._cli.bench.stats import Part, Row
 from nsbox._core import call
 from nsbox._plan.ops import Bind, Op, RoBind
 from nsbox._policy.policy import Policy

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.bench.parts import Bench, Subject, interleave
-from nsbox._cli.bench.stats import Part, Row
+from nsbox._cli.bench.results.stats import Part, Row
 from nsbox._policy.policy import Policy
 from nsbox.sandbox import Sandbox
 

@@ -23,7 +23,7 @@ from nsbox._cli.bench.parts import (
     size_name,
     working,
 )
-from nsbox._cli.bench.stats import Part
+from nsbox._cli.bench.results.stats import Part
 from nsbox._plan.ops import Bind
 from nsbox._policy.policy import Policy
 from nsbox.sandbox import Sandbox

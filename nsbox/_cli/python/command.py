@@ -11,7 +11,7 @@ import tokenize
 
 from nsbox._base.errors import InterpreterError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._cli.options import policy_of
+from nsbox._cli.policy import policy_of
 from nsbox._cli.python.program import Program, no_interpreter, python_of, record, run
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import threading
 
 from nsbox._base.errors import InterpreterError, NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._cli import bridge, direct
-from nsbox._cli.job import TIMED_OUT, Job, NotStarted, started
 from nsbox._cli.messages import complain, say
-from nsbox._cli.network import refusals
-from nsbox._cli.run import give_terminal
+from nsbox._cli.run import bridge, direct
+from nsbox._cli.run.command import give_terminal
+from nsbox._cli.run.job import TIMED_OUT, Job, NotStarted, started
+from nsbox._cli.run.network import refusals
 from nsbox._python.call import PythonCall, refusal, run_frame
 from nsbox._python.way import BranchKeeper, BranchPopen, BranchWay
 from nsbox.sandbox import Sandbox
@@ -140,7 +140,7 @@ class _JobKeeper(BranchKeeper):
 
 
 class Work:
-    """The work of the process that starts the program; see nsbox._cli.bridge."""
+    """The work of the process that starts the program; see nsbox._cli.run.bridge."""
 
     def __init__(self, program: Program, policy: Policy, options: argparse.Namespace) -> None:
         """Hold what the options say; nothing is done yet."""

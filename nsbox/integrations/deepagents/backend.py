@@ -13,18 +13,12 @@ import posixpath
 import uuid
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nsbox import AccessError, CancelToken, EditError, NsboxError, Policy, Sandbox, Session, Transaction, in_thread
 from nsbox._base.display import type_phrase
-from nsbox._base.errors import AccessError, NsboxError
 from nsbox._base.paths import is_below
-from nsbox._calls.token import CancelToken
-from nsbox._filetools.edit import EditError
-from nsbox._handles.waiting import in_thread
-from nsbox._kept.commands import Commands
-from nsbox._policy.policy import Policy
 from nsbox.integrations._extras import without
 from nsbox.integrations._status import shell_status
 from nsbox.integrations.deepagents.pages import page
-from nsbox.sandbox import Sandbox
 
 try:
     from deepagents.backends import protocol
@@ -42,7 +36,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsbox.secrets import Secret, Store
-    from nsbox.session import Session
 
     T = TypeVar("T")
 
@@ -89,7 +82,7 @@ class SandboxBackend(BaseSandbox):
 
     def __init__(
         self,
-        policy: Policy | Sandbox | Session,
+        policy: Policy | Sandbox | Session | Transaction,
         *,
         timeout: float = 120.0,
         max_output: int = 1 << 20,
@@ -109,7 +102,7 @@ class SandboxBackend(BaseSandbox):
         Raises TypeError for a policy of another type, ValueError for a timeout that isn't positive, and what
         Sandbox.session() raises.
         """
-        if not isinstance(policy, Policy | Commands):
+        if not isinstance(policy, Policy | Sandbox | Session | Transaction):
             raise TypeError(f"policy is {type_phrase(policy)}, must be an nsbox.Policy or nsbox.Sandbox")
         if not timeout > 0:
             raise ValueError(f"timeout is {timeout!r}, must be positive")

@@ -11,13 +11,11 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from nsbox import PIPE, Policy, Popen, Sandbox, Session, Transaction
 from nsbox._base.display import type_phrase
 from nsbox._calls.environment import environment
-from nsbox._kept.commands import Commands
-from nsbox._policy.policy import Policy
 from nsbox.integrations._extras import without
 from nsbox.integrations.langchain.streams import Limits, Shell
-from nsbox.subprocess import PIPE, Popen
 
 try:
     from langchain.agents.middleware._execution import SHELL_TEMP_PREFIX, BaseExecutionPolicy
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
-
-    from nsbox.sandbox import Sandbox
-    from nsbox.session import Session
 
 
 class SandboxExecutionPolicy(BaseExecutionPolicy):
@@ -46,7 +41,7 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
 
     def __init__(
         self,
-        policy: Policy | Sandbox | Session | None = None,
+        policy: Policy | Sandbox | Session | Transaction | None = None,
         *,
         command_timeout: float = 30.0,
         startup_timeout: float = 30.0,
@@ -68,7 +63,7 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
         Raises TypeError for a policy of another type, and ValueError as LangChain's own policies do.
         """
         super().__init__(command_timeout, startup_timeout, termination_timeout, max_output_lines, max_output_bytes)
-        if not (policy is None or isinstance(policy, Policy | Commands)):
+        if not (policy is None or isinstance(policy, Policy | Sandbox | Session | Transaction)):
             raise TypeError(f"policy is {type_phrase(policy)}, must be an nsbox.Policy or nsbox.Sandbox")
         self.policy = policy
         self.why = why
@@ -90,7 +85,7 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
         Raises what starting a command raises, and RuntimeError if this was closed.
         """
         policy = Policy.workspace(workspace) if self.policy is None else self.policy
-        wish = policy if isinstance(policy, Policy) else policy.way().policy
+        wish = policy if isinstance(policy, Policy) else policy.policy
         is_temporary = workspace.name.startswith(SHELL_TEMP_PREFIX)
         with self._lock:
             if self._is_closed:

@@ -22,16 +22,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from nsbox._network.log import NetworkRecord
-from nsbox._tools.hints import reasons
+from nsbox import NetworkRecord, hints
 from nsbox.integrations._status import shell_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsbox._network.events import NetworkEvent
-    from nsbox._policy.policy import Policy
-    from nsbox.subprocess import Popen
+    from nsbox import NetworkEvent, Policy, Popen
 
 _END = re.compile(r"printf '(\w+) %s\\n' \$\?\n")
 _EXIT = "exit\n"  # what the driver writes to end the shell
@@ -187,14 +184,13 @@ class Shell:
     def _why(self, status: int, cwd: str) -> Iterator[str]:
         events = self.process.sandbox.network.events
         start = events.index(self._seen) + 1 if self._seen in events else 0
-        why = reasons(
+        why = hints(
             self._policy,
             status,
             self.stdout.tail,
             self.stderr.tail,
             cwd=cwd if cwd.startswith("/") else None,
             usage=self.process.sandbox.usage,
-            ending=None,
             args=self._line,
             shell=self._program,
             network=NetworkRecord(events=events[start:]),

@@ -6,10 +6,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any
 
-from nsbox._calls.token import CancelToken
-from nsbox._handles.dispatch import call_tool
-from nsbox._handles.schemas import tool_schemas
-from nsbox._handles.waiting import in_thread
+from nsbox import CancelToken, call_tool, in_thread, tool_schemas
 from nsbox.integrations._extras import without
 
 try:
@@ -20,17 +17,18 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsbox.sandbox import Sandbox
-    from nsbox.session import Session
+    from nsbox import Sandbox, Session, Transaction
 
 
-def tools(box: Sandbox | Session, names: Iterable[str] | None = None, **options: Any) -> list[StructuredTool]:
+def tools(
+    box: Sandbox | Session | Transaction, names: Iterable[str] | None = None, **options: Any
+) -> list[StructuredTool]:
     """Return nsbox's tools for an agent of LangChain: shell, files, jobs. Each answers with JSON.
 
     A model's mistake, such as a path that the policy doesn't allow, becomes a ToolMessage with the status "error". It
     says what is wrong. A tool call in a cancelled asyncio task is ended first.
 
-    box: a Sandbox, Session or Task.
+    box: a Sandbox, Session, Task or Transaction.
     names: which tools, such as ["shell", "edit"]. Default: None, for all.
     options: for nsbox.call_tool(), such as env, secrets and timeout.
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nsbox._handles.waiting import in_thread
-from nsbox._policy.policy import Policy
+from nsbox import Policy, in_thread
 from nsbox.integrations._extras import without
 from nsbox.integrations.openai_agents.session import NsboxSandboxSession, NsboxSandboxSessionState
 

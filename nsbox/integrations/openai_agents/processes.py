@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nsbox._base.errors import NsboxError
+from nsbox import NsboxError
 from nsbox.integrations._extras import without
 from nsbox.integrations._status import shell_status
 
@@ -26,8 +26,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsbox._handles.async_stream import AsyncJob
-    from nsbox.async_sandbox import AsyncSession
+    from nsbox import AsyncJob, AsyncSession
 
 _MOST = 1 << 20  # bytes of a job's output that are kept
 

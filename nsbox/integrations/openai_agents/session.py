@@ -9,10 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nsbox._base.errors import NsboxError
-from nsbox._handles.waiting import in_thread
-from nsbox._policy.policy import Policy
-from nsbox.async_sandbox import AsyncSandbox
+from nsbox import AsyncSandbox, NsboxError, Policy, in_thread
 from nsbox.integrations._extras import without
 from nsbox.integrations._status import shell_status
 from nsbox.integrations.openai_agents.processes import Processes
@@ -28,8 +25,7 @@ except ImportError as error:
     raise without("openai-agents", error) from error
 
 if TYPE_CHECKING:
-    from nsbox._relay.ports import Published
-    from nsbox.async_sandbox import AsyncSession
+    from nsbox import AsyncSession, Published
 
 _MOST_OUTPUT = 64 << 20  # bytes of each stream that exec() returns
 _IN_MEMORY = 16 << 20  # bytes of an archive before it goes to a file

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from nsbox import NsboxError, Policy, Popen
+from nsbox import NsboxError, Policy, Popen, hints
 from nsbox._base.paths import PACKAGE
-from nsbox._tools.hints import reasons
 from nsbox.integrations.pytest.policy import policy_of
 
 _SCOPES = ("test", "module")
@@ -249,7 +248,7 @@ class Child:
     def _why(self, status: int, text: str, usage: Any = None) -> str:
         """Return how the sandbox may have made a test fail, a line for each reason."""
         start = str(self._config.invocation_params.dir)
-        found = reasons(self._policy, status, "", text, cwd=start, usage=usage, ending=None)
+        found = hints(self._policy, status, "", text, cwd=start, usage=usage)
         return "\n".join(hint.message for hint in found)
 
     def _lost(self, item: pytest.Item, began: float) -> list[pytest.TestReport]:

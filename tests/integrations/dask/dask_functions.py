@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from distributed import get_worker
+from distributed import Worker, get_worker
 
 import nsbox
 
@@ -30,3 +30,9 @@ def reach(port: int) -> str:
 
 def memory_limit() -> int:
     return int(get_worker().memory_manager.memory_limit)
+
+
+def running(dask_worker: Worker) -> int:
+    """Return how many tasks run in a worker's sandbox."""
+    plugin = dask_worker.plugins.get("nsbox")
+    return 0 if plugin is None else len(plugin._tokens)

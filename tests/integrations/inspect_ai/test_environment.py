@@ -127,12 +127,12 @@ async def test_no_other_user(sandbox_env: NsboxSandboxEnvironment) -> None:
     assert not unknown.success and "no-such-user" in unknown.stderr
 
 
-@pytest.mark.parametrize("sandbox_env", [NsboxConfig(hints=True)], indirect=True)
-async def test_hints(sandbox_env: NsboxSandboxEnvironment) -> None:
-    """With hints, stderr ends with what in the policy may have made a command fail."""
+@pytest.mark.parametrize("sandbox_env", [NsboxConfig(why=True)], indirect=True)
+async def test_why(sandbox_env: NsboxSandboxEnvironment) -> None:
+    """With why, stderr ends with what in the policy may have made a command fail."""
     result = await sandbox_env.exec(["no-such-program"])
-    assert "nsbox: " in result.stderr
-    assert "nsbox: " not in (await sandbox_env.exec(["true"])).stderr
+    assert "[sandbox] " in result.stderr
+    assert "[sandbox]" not in (await sandbox_env.exec(["true"])).stderr
 
 
 async def test_ended_sandbox(sandbox_env: NsboxSandboxEnvironment) -> None:
@@ -154,7 +154,7 @@ async def test_samples_share_nothing() -> None:
 
 BAD: list[tuple[Any, str]] = [
     ({"policy": {"netwrok": "none"}}, "netwrok"),
-    ({"path": "nsbox.toml", "policy": {"network": "none"}}, "path"),
+    ({"policy": "nsbox.toml", "sandboxes": {"a": {}}}, "sandboxes"),
     ({"sandboxes": {"a": {}}, "workspace": "/usr"}, "sandboxes"),
     ({"policy": {"limits": {"memory": "lots"}}}, "memory"),
     ({"workspace": "/no/such/place"}, "/no/such/place"),

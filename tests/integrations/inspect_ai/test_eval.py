@@ -258,7 +258,7 @@ def test_file(name: str, sandbox_: Any, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_log_has_the_configuration(evaluate: Evaluate, tmp_path: Path) -> None:
     """A log holds the configuration, and gives it back as the same object."""
-    config = NsboxConfig(policy={"network": "none", "limits": {"memory": "2G"}}, hints=True)
+    config = NsboxConfig(policy={"network": "none", "limits": {"memory": "2G"}}, why=True)
     log = evaluate([Sample(input="x")], solver=generate(), sandbox=SandboxEnvironmentSpec("nsbox", config))
     assert log.status == "success", log.error
     again = read_eval_log(log.location).eval.sandbox

@@ -151,6 +151,74 @@ def test_a_client_that_does_not_read(raw: Start) -> None:
     assert client.process.wait(LONG) == 0
 
 
+def flood(client: Raw, request: Callable[[int], bytes], total: int) -> tuple[int, bytes]:
+    """Write requests and read nothing, until the server takes no more; return how many, and the rest of the last one.
+
+    The server's memory stays small all the while. What looks like a server that takes no more may be one that is slow:
+    then the requests are fewer, and the test is an easier one.
+    """
+    server = psutil.Process(client.process.pid)
+    fd, refused = client.stdin.fileno(), 0
+    for number in range(total):
+        rest = request(number)
+        while rest:
+            os.set_blocking(fd, False)
+            try:
+                rest = rest[os.write(fd, rest) :]
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+                if refused % 10 == 1:
+                    assert server.memory_info().rss < 700 << 20
+                time.sleep(0.02)
+            finally:
+                os.set_blocking(fd, True)
+            if refused > 200:
+                return number + 1, rest
+    return total, b""
+
+
+def listing(number: int) -> bytes:
+    return b'{"jsonrpc": "2.0", "id": %d, "method": "tools/list"}\n' % number
+
+
+def wrong(number: int) -> bytes:
+    params = b'{"name": "no such tool", "arguments": {}}'
+    return b'{"jsonrpc": "2.0", "id": %d, "method": "tools/call", "params": %s}\n' % (number, params)
+
+
+def reading(number: int) -> bytes:
+    params = b'{"name": "read_lines", "arguments": {"path": "long"}}'
+    return b'{"jsonrpc": "2.0", "id": %d, "method": "tools/call", "params": %s}\n' % (number, params)
+
+
+@pytest.mark.parametrize("request_of", [listing, wrong, reading])
+def test_what_waits_for_a_client_that_does_not_read(
+    raw: Start, workspace: Path, request_of: Callable[[int], bytes]
+) -> None:
+    """Answers and errors that nobody reads are few: the server reads no more requests. Then all of them come."""
+    (workspace / "long").write_text(("x" * 99 + "\n") * 1900)
+    client = raw()
+    count, rest = flood(client, request_of, 100_000)
+    assert count < 100_000
+    writer = threading.Thread(target=client.write, args=(rest,))
+    writer.start()
+    seen = {client.read()["id"] for _ in range(count)}
+    writer.join()
+    assert seen == set(range(count))
+    client.call("last", "shell", command="echo last")
+    assert client.answer("last")["result"]["structuredContent"]["stdout"] == "last\n"
+    assert client.end()[0] == 0
+
+
+def test_lines_that_are_no_message_and_nobody_reads_why(raw: Start) -> None:
+    """Their errors are few as well, and the server ends with its client, which closes only stdin."""
+    client = raw()
+    assert flood(client, lambda number: b"garbage\n", 100_000)[0] < 100_000
+    client.stdin.close()
+    assert client.process.wait(LONG) == 0
+
+
 def begun(client: Raw, workspace: Path) -> psutil.Process:
     """Let a command and a job run; return the server's process."""
     client.call(1, "background", command="trap '' TERM; touch job; while :; do sleep 0.05; done")

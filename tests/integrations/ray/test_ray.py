@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,29 +19,19 @@ from ray.experimental.sandbox.config import SandboxConfig
 import nsbox
 from nsbox.integrations.ray import SandboxBackend
 
-# Ray reads these when it is imported, and in the processes that it starts. A loaded machine needs long to start them.
-ENV = {
-    "RAY_AUTH_MODE": "disabled",  # otherwise a token is written to the home directory
-    "RAY_raylet_start_wait_time_s": "300",
-    "RAY_agent_register_timeout_ms": "300000",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A directory with a short path, outside of what the test's own temporary directory is."""
-    path = tempfile.mkdtemp(prefix="r", dir="/tmp")
-    yield Path(path)
-    shutil.rmtree(path)
+def await_gone(directory: Path) -> None:
+    """Wait until no directory of nsbox's is there any more."""
+    end = time.monotonic() + 60
+    while left := list(directory.glob("nsbox-*")):
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
 
 
 @pytest.mark.smoke
 @pytest.mark.timeout(900)
-def test_actors(short: Path) -> None:
+def test_actors(short: Path, env: dict[str, str]) -> None:
     """Actors on a real Ray: values, causes, files, limits; an actor that is killed; a policy that can't be had."""
-    (short / "tmp").mkdir()
-    env = {**os.environ, **ENV, "TMPDIR": str(short / "tmp")}
     command = [sys.executable, str(Path(__file__).with_name("driver.py")), str(short)]
     done = subprocess.run(command, cwd=short, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-5000:]
@@ -56,6 +45,7 @@ def test_actors(short: Path) -> None:
     remote, local = seen["unavailable"]
     assert "UnavailableError" in remote and local in remote
     assert seen["memory"] == 512 << 20
+    await_gone(short / "tmp")  # with actors that were closed, and those that ended with Ray
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -389,3 +390,28 @@ def test_other_tasks_have_their_turn(run_asyncio: Callable[[Main], Any], policy:
         return turns
 
     assert run_asyncio(main) > 5
+
+
+def test_in_thread(run: Callable[[Main], Any], policy: Policy) -> None:
+    """A function's value and its error reach the coroutine. A cancelled task waits until its function has ended."""
+    seen: list[nsbox.ToolResult] = []
+
+    async def main() -> None:
+        assert await nsbox.in_thread(lambda: 42) == 42
+        with pytest.raises(ZeroDivisionError):
+            await nsbox.in_thread(lambda: 1 / 0)
+        with nsbox.Sandbox(policy) as box:
+            token = CancelToken()
+
+            def call() -> None:
+                seen.append(box.shell("echo; sleep 1000", cancel=token, on_output=lambda _: begun.set()))
+
+            begun = threading.Event()
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: nsbox.in_thread(call, token.cancel))
+                while not begun.is_set():
+                    await anyio.sleep(0.01)
+                group.cancel_scope.cancel()
+            assert [result.cause for result in seen] == ["cancelled"]
+
+    run(main)

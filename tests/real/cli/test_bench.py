@@ -17,7 +17,8 @@ import pytest
 from nsbox_testing import needs
 
 from nsbox._cli import bench
-from nsbox._cli.bench import chart, contenders, parts, report, scale, stats
+from nsbox._cli.bench import contenders, parts, scale
+from nsbox._cli.bench.results import chart, report, stats
 from nsbox._relay import process as relay_process
 
 TINY = scale.Scale(
@@ -101,9 +102,9 @@ def test_picture(tmp_path: Path) -> None:
 # In a process of its own: the warnings of matplotlib's own imports are not ours.
 DRAW_ALL = """
 from nsbox._cli import bench
-from nsbox._cli.bench import chart
-from nsbox._cli.bench.machine import look
-from nsbox._cli.bench.stats import Part, Row
+from nsbox._cli.bench.results import chart
+from nsbox._cli.bench.results.machine import look
+from nsbox._cli.bench.results.stats import Part, Row
 
 names = {"binds": ["bwrap, 0 binds", "nsbox, 0 binds"], "threads": ["Popen, 1 thread", "nsbox, 4 threads"]}
 some = [Part(n, "", "ms", [Row(r, (1.0, 2.0)) for r in names.get(n, ["Popen", "nsbox"])]) for n in bench.PARTS]
@@ -134,7 +135,6 @@ def test_no_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"only": ["spam"]}, "must be one of spawn"),
         ({"json": "/nowhere/x"}, "missing"),
         ({"png": "/nowhere/x"}, "missing"),
     ],

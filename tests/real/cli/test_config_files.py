@@ -178,15 +178,15 @@ def test_a_command_cant_change_what_holds_for_the_next(attack: str, project: Pat
 
 
 def test_behind_landlock_alone(project: Path) -> None:
-    """There a file can't be read-only inside of what is writable: an error says so, and best_effort that it may be."""
+    """There a file can't be read-only inside of what is writable: an error says so, and degrade that it may be."""
     if nsbox.probe().landlock_abi < 2:
         pytest.skip("needs Landlock of version 2 or later")
-    others = '"processes", "attributes", "tmp", "secrets", "limits.processes"'
-    text = f'backend = "landlock"\nworkspace = "."\nbest_effort = [{others}]\n'
+    others = '"namespaces", "attributes", "secrets", "limits.processes"'
+    text = f'backend = "landlock"\nworkspace = "."\ndegrade = [{others}]\n'
     (project / "c.toml").write_text(text)
     with pytest.raises(nsbox.UnavailableError, match=r"c\.toml.* can't be read-only inside of what is writable"):
         sh(load(project / "c.toml").policy, "true")
-    (project / "c.toml").write_text(text.replace('"tmp"', '"tmp", "read"'))
+    (project / "c.toml").write_text(text.replace('"namespaces"', '"namespaces", "read"'))
     assert sh(load(project / "c.toml").policy, "echo on")[0] == "on\n"
 
 

@@ -40,10 +40,10 @@ def test_without_the_sdk(workspace: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--client-roots", "all"], "argument --client-roots: invalid choice: 'all'"),
+        (["--client-roots", "all"], "--client-roots: 'all' is none of narrow, allow, ignore"),
         (["--policy", "x.toml"], "--policy: x.toml: No such file or directory"),
-        (["--grace", "-1"], "argument --grace"),
-        (["command"], "unrecognized arguments: command"),
+        (["--grace", "-1"], "nsbox mcp: --grace: "),
+        (["command"], "unexpected argument: command"),
     ],
 )
 def test_wrong_options(workspace: Path, words: list[str], text: str) -> None:

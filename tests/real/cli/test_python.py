@@ -210,7 +210,7 @@ def test_imports(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (["-c"], 2, "nsbox python: argument -c: expected one argument"),
+        (["-c"], 2, "nsbox python: -c: needs a value"),
         (["nothing.py"], 2, "nsbox: nothing.py: No such file or directory"),
         (["."], 2, "nsbox: .: Is a directory"),
         (["bad.py"], 2, "nsbox: bad.py: is no text of Python: "),

@@ -312,11 +312,11 @@ def test_stale_ones_are_removed() -> None:
 
 @pytest.mark.skipif(bool(HERE.controllers), reason="a cgroup was delegated")
 def test_not_delegated(workspace: Path) -> None:
-    """The error names the wish, the cause and what helps; best_effort lets it be, and says so."""
+    """The error names the wish, the cause and what helps; degrade lets it be, and says so."""
     policy = Policy.workspace(workspace, limits=Limits(total_memory="1G"))
     with pytest.raises(UnavailableError, match=r"limits\.total_memory: .*Delegate=yes"):
         nsbox.run(["/bin/true"], policy=policy)
-    with Popen(["/bin/true"], policy=policy.with_(best_effort={"limits.total_memory"})) as process:
+    with Popen(["/bin/true"], policy=policy.with_(degrade={"limits.total_memory"})) as process:
         assert process.wait() == 0
     assert any(text.startswith("limits.total_memory") for text in process.sandbox.not_enforced)
 

@@ -10,7 +10,7 @@ import pytest
 
 import nsbox
 from nsbox import Policy, PolicyError, Sandbox
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 NODE = next((path for path in ("/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/rtc0") if os.path.exists(path)), "")
 
@@ -43,7 +43,7 @@ def test_landlock(workspace: Path) -> None:
     """Behind Landlock alone it can be opened too, and no other one."""
     if nsbox.probe().landlock_abi < 2:
         pytest.skip("needs Landlock of version 2 or later")
-    plain = Policy.workspace(workspace, backend="landlock", best_effort=BEST_EFFORT)
+    plain = Policy.workspace(workspace, backend="landlock", degrade=LOSSES)
     for policy, status in ((plain.with_(devices=[NODE]), 0), (plain, 2)):
         done = nsbox.run(["sh", "-c", f": <> {NODE}"], policy=policy, stderr=nsbox.DEVNULL)
         assert done.returncode == status

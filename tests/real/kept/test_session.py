@@ -19,7 +19,7 @@ from nsbox_testing.running import in_fork, python
 
 import nsbox
 from nsbox import AccessError, Policy, Sandbox, Session, UnavailableError
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 
 @pytest.fixture
@@ -450,7 +450,7 @@ def test_a_fork_doesnt_take_the_end(s: Session) -> None:
 
 def test_refused(workspace: Path) -> None:
     with pytest.raises(UnavailableError, match="needs namespaces of its own"):
-        Sandbox(Policy.workspace(workspace, backend="landlock", best_effort=set(BEST_EFFORT))).session()
+        Sandbox(Policy.workspace(workspace, backend="landlock", degrade=set(LOSSES))).session()
     with pytest.raises(UnavailableError, match="disabled"):
         Sandbox(Policy.workspace(workspace), mode="disabled").session()
     box = Sandbox(Policy.workspace(workspace))

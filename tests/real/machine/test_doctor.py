@@ -20,7 +20,7 @@ import nsbox
 from nsbox import Check, Host, Policy, PolicyError, RoBind, SetupError, UnavailableError, doctor
 from nsbox._backends.refusals import apparmor_profile, refused_userns
 from nsbox._machine import linux
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 EXPECTED = os.environ.get("NSBOX_EXPECT", "")
 USERNS = "user, mount and pid namespaces"
@@ -33,7 +33,7 @@ def by_name(checks: tuple[Check, ...]) -> dict[str, Check]:
 def contained_by(tmp_path: Path) -> str:
     """Return which backend a policy gets that can do without much, after a look at whether it contains."""
     (tmp_path / "workspace").mkdir()
-    policy = Policy.workspace(tmp_path / "workspace", best_effort=BEST_EFFORT)
+    policy = Policy.workspace(tmp_path / "workspace", degrade=LOSSES)
     with nsbox.Popen(["sh", "-c", "echo x > inside; echo x > ../outside"], policy=policy, stderr=nsbox.DEVNULL) as p:
         p.wait()
     assert os.listdir(tmp_path / "workspace") == ["inside"]
@@ -56,6 +56,7 @@ def test_the_true_cause_is_named(tmp_path: Path) -> None:
     assert all(word in check.said + check.remedy for word in cause.split(","))
     assert all(word in check.remedy for word in remedy.split(","))
     assert (checks["the default policy, whole"].state == "works") is (backend != "landlock")
+    assert ("the default policy, degraded" in checks) is (backend == "landlock")
     if check.is_needed:
         with pytest.raises((SetupError, UnavailableError)) as caught:
             nsbox.run(["/bin/true"], policy=Policy.layers(RoBind("/", "/"), backend="namespaces"), cwd="/")
@@ -99,6 +100,7 @@ def test_in_a_sandbox(workspace: Path) -> None:
     assert "EPERM" in checks[USERNS]["said"] and "seccomp filter" in checks[USERNS]["said"]
     assert checks["net namespace"]["state"] == "not tried"
     assert checks["pidfds"]["state"] == "works"
+    assert ("the default policy, degraded" in checks) is (nsbox.probe().landlock_abi >= 2)
 
 
 def test_apparmor_profile() -> None:

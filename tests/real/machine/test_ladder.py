@@ -23,7 +23,7 @@ import nsbox
 import nsbox._lookup.host
 import nsbox.asyncio
 from nsbox import Bind, BindData, Limits, Policy, Proc, RoBind, SetupError, Tmpfs, UnavailableError
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 HAS_BWRAP = os.access("/usr/bin/bwrap", os.X_OK)
 
@@ -199,7 +199,7 @@ def test_what_only_bwrap_finds_out(wrapped: Policy, workspace: Path, capfd: pyte
     script.chmod(0o755)
     assert nsbox.run([str(script)], policy=wrapped).returncode == 125
     assert "bwrap: execvp" in capfd.readouterr().err
-    policy = Policy.layers(RoBind("/nonesuch", "/"), Proc("/proc"), backend="bwrap", best_effort=BEST_EFFORT)
+    policy = Policy.layers(RoBind("/nonesuch", "/"), Proc("/proc"), backend="bwrap", degrade=LOSSES)
     try:
         assert nsbox.run(["true"], policy=policy).returncode == 125
     except SetupError as error:
@@ -223,7 +223,7 @@ def test_streams_and_descriptors(wrapped: Policy) -> None:
     with pytest.raises(SetupError, match="pass_fds"):
         nsbox.run(["true"], policy=wrapped, pass_fds=[closed])
     ops = (RoBind("/", "/"), Proc("/proc"), Tmpfs("/tmp"), BindData("/tmp/f", b"contents", mode=0o444))
-    policy = Policy.layers(*ops, backend="bwrap", best_effort=BEST_EFFORT, unshare={"ipc"})
+    policy = Policy.layers(*ops, backend="bwrap", degrade=LOSSES, unshare={"ipc"})
     done = nsbox.run(
         ["sh", "-c", "cat /tmp/f; ls /proc/self/fd"], policy=policy, capture_output=True, text=True, cwd="/"
     )
@@ -428,12 +428,12 @@ def test_in_a_sandbox(workspace: Path) -> None:
     code = """
 import nsbox, os, tempfile
 os.mkdir("inner")
-wishes = {"attributes", "processes", "read", "secrets", "tmp"}
-policy = nsbox.Policy.workspace("inner", best_effort=wishes)
+wishes = {"attributes", "home", "processes", "read", "secrets", "tmp"}
+policy = nsbox.Policy.workspace("inner", degrade=wishes)
 p = nsbox.Popen(["sh", "-c", "echo x > ok; echo x > ../bad"], policy=policy, stderr=nsbox.DEVNULL)
 p.wait()
 print(p.sandbox.backend, sorted(os.listdir("inner")), os.path.exists("bad"))
-try: nsbox.run(["true"], policy=policy.with_(best_effort=wishes - {"tmp"}))
+try: nsbox.run(["true"], policy=policy.with_(degrade=wishes - {"tmp"}))
 except nsbox.UnavailableError as e: print("seccomp filter" in str(e), "tmp: there is no private" in str(e), "EPERM" in str(e))
 try: nsbox.run(["true"], policy=policy.with_(require="isolated"))
 except nsbox.UnavailableError as e: print(sorted({r.what.split(":")[0] for r in e.reasons}))

@@ -62,7 +62,7 @@ def parent(tree: Path) -> Policy:
         ({"kill_on_exit": False}, "kill_on_exit"),
         ({"nested": True}, "nested"),
         ({"require": "nothing"}, "require"),
-        ({"best_effort": ["deny"]}, "best_effort"),
+        ({"degrade": ["deny"]}, "degrade"),
         ({"ids": "full"}, "ids"),
         ({"uid": 0}, "uid"),
         ({"home": "/other"}, "home"),

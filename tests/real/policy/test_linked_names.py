@@ -11,7 +11,7 @@ import pytest
 
 import nsbox
 from nsbox import Policy, PolicyError, Sandbox
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_planted_link(linked: Path) -> None:
 @pytest.mark.parametrize("backend", ["bwrap", "landlock"])
 def test_backends(linked: Path, backend: str) -> None:
     """The other backends find it too."""
-    policy = Policy.workspace(linked / "users/proj", backend=backend, best_effort=BEST_EFFORT)
+    policy = Policy.workspace(linked / "users/proj", backend=backend, degrade=LOSSES)
     try:
         done = nsbox.run(["cat", f"{linked}/users/proj/f"], policy=policy, capture_output=True, text=True)
     except nsbox.UnavailableError as error:

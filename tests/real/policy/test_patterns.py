@@ -10,7 +10,7 @@ import pytest
 import nsbox
 from nsbox import AccessError, Policy, PolicyError, Sandbox
 from nsbox._lookup.matches import MOST_MATCHES
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 FILES = (".env", "prod.env", "notes.md", "app/[id]/page.tsx", "app/i/page.tsx", "app/x/page.tsx")
 FILES += ("deep/a/b/key.pem", "deep/key.pem", "deep/a/key.txt", "secrets/one", "secrets/two/three")
@@ -223,7 +223,7 @@ def test_same_path(ws: Path, tmp_path: Path, face: str) -> None:
         if nsbox.probe().landlock_abi < 2:
             pytest.skip("needs Landlock of version 2 or later")
         policy = shown.with_(deny=[tmp_path / "hooks.json", tmp_path / "more"], read=[tmp_path / "hooks.json"])
-        policy = policy.with_(backend="landlock", best_effort=BEST_EFFORT)
+        policy = policy.with_(backend="landlock", degrade=LOSSES)
         assert read(policy, *names[1:]) == {".env"}
         return
     if face == "cold":

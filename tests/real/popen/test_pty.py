@@ -28,8 +28,8 @@ def each(request: pytest.FixtureRequest, workspace: Path) -> nsbox.Policy:
         needs.require("bwrap")
     policy = nsbox.Policy.workspace(workspace, backend=request.param, require="nothing")
     if request.param == "landlock":
-        lacks = ["attributes", "deny", "hostname", "processes", "secrets", "tmp"]
-        policy = policy.with_(best_effort=lacks)
+        lacks = ["attributes", "deny", "namespaces", "secrets"]
+        policy = policy.with_(degrade=lacks)
     return policy
 
 

@@ -223,7 +223,7 @@ def test_forged_replies(py: Python) -> None:
         assert result.value in (None, "forged")
         if result.value is None:
             assert result.returncode in (0, -9)
-            assert {hint.kind for hint in result.why} <= {"reply", "killed", "signal"}, result.why
+            assert {hint.kind for hint in result.why} <= {"reply"}, result.why
     assert py.run("1").value == 1
 
 
@@ -237,7 +237,8 @@ def test_a_flood_on_the_line(py: Python) -> None:
     result = py.run(code, timeout=50)
     assert not result.timed_out
     assert result.signal == "SIGKILL"
-    assert result.why[0].kind == "reply"
+    assert [hint.kind for hint in result.why] == ["reply"]
+    assert "nsbox killed the code for that" in str(result.why[0])
 
 
 def test_ten_gigabytes(py: Python) -> None:

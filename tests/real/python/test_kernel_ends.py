@@ -404,6 +404,7 @@ def test_closing_the_line_and_going_on(kernel: PythonKernel) -> None:
     assert (result.ended, result.returncode) == (True, -9)
     assert "closed the descriptor" in str(kernel.ended)
     assert "closed the descriptor" in str(result.why[0])
+    assert [hint.kind for hint in result.why] == ["ended"]
 
 
 def _line(kernel: PythonKernel) -> str:
@@ -439,6 +440,7 @@ def test_forged_frames(kernel: PythonKernel, code: str) -> None:
     result = ran(kernel, f"{_line(kernel)}{code}\nwhile True: pass", timeout=LONG)
     assert (result.ended, result.timed_out) == (True, False)
     assert "can't be read" in str(result.why[0])
+    assert [hint.kind for hint in result.why] == ["ended"], "nsbox killed it, so nothing is to be guessed"
     kernel.reset()
     assert ran(kernel, "1").value == 1
 

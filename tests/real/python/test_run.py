@@ -27,7 +27,7 @@ from nsbox import (
     UnavailableError,
     python_schema,
 )
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 VALID = jsonschema.Draft202012Validator(python_schema())
 
@@ -306,7 +306,7 @@ def test_wishes_that_make_no_sense(box: Sandbox, options: dict[str, Any], error:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"backend": "landlock", "best_effort": BEST_EFFORT},
+        {"backend": "landlock", "degrade": LOSSES},
         {"kill_on_exit": False},
         {"backend": "passthrough", "require": "nothing"},
     ],

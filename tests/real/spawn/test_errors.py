@@ -337,7 +337,7 @@ def test_unknown_options_of_a_subcommand() -> None:
     """The help that is named is the subcommand's."""
     done = subprocess.run([sys.executable, "-P", "-m", "nsbox", "explain", "--bogus"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "nsbox explain: unrecognized arguments: --bogus; see nsbox explain --help\n"
+    assert done.stderr == "nsbox explain: no such option: --bogus; see nsbox explain --help\n"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from nsbox_testing.trees import taken
 
 import nsbox
 from nsbox import ConflictError, Policy, PolicyError, Sandbox, Task, UnavailableError
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 
 
 def sh(task: Task, command: str) -> str:
@@ -190,7 +190,7 @@ def test_nothing_may_run_at_a_commit(task: Task, filled: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["landlock", "bwrap", "passthrough"])
 def test_other_backends_cant(filled: Path, store: Path, backend: str) -> None:
-    policy = Policy.workspace(filled, backend=backend, best_effort=BEST_EFFORT, require="nothing")
+    policy = Policy.workspace(filled, backend=backend, degrade=LOSSES, require="nothing")
     box = Sandbox(policy)
     with pytest.raises(UnavailableError):
         box.task(dir=store)

@@ -13,7 +13,7 @@ BEST = {"limits.processes"}  # of the kernel's root, without a cgroup
 
 def test_sensible_limits_disturb_nobody(workspace: Path) -> None:
     """Ordinary work goes on under them, and a file that grows without end is stopped."""
-    policy = Policy.workspace(workspace, limits=Limits.sensible(), best_effort=BEST)
+    policy = Policy.workspace(workspace, limits=Limits.sensible(), degrade=BEST)
     with Sandbox(policy) as box:
         assert box.shell("seq 1000 | sort | tail -1; head -c 1M /dev/zero > f").stdout == "999\n"
         assert box.shell("truncate -s 15G f").returncode == 0

@@ -440,3 +440,32 @@ def test_network_of_a_command_without_a_list(box: Sandbox) -> None:
     assert command.wait() == 0
     assert command.sandbox.network == NetworkRecord()
     assert box.shell("exit 3").why == ()
+
+
+# ---- nsbox.hints()
+
+
+def test_hints_of_a_popen(box: Sandbox) -> None:
+    """For a command that Popen has started, hints() has what the record of shell() has."""
+    line = "touch /usr/x"
+    process = box.Popen(line, shell=True, stderr=nsbox.PIPE, text=True)
+    _, printed = process.communicate()
+    own = nsbox.hints(box.policy, process.returncode, "", printed, args=line, usage=process.sandbox.usage)
+    assert own == box.shell(line).why
+    assert [type(hint) for hint in own] == [nsbox.Hint]
+    assert nsbox.hints(box.policy, 0, "", printed) == ()
+
+
+def test_hints_of_a_time_limit(policy: Policy) -> None:
+    """A caller who has killed a command says so; else the signal is somebody's."""
+    assert [hint.kind for hint in nsbox.hints(policy, -9)] == ["killed"]
+    (hint,) = nsbox.hints(policy, -9, timeout=5)
+    assert (hint.kind, "5 seconds" in str(hint), "SIGKILL" in str(hint)) == ("timeout", True, True)
+
+
+def test_hints_of_the_wrong_type(policy: Policy) -> None:
+    """A policy or an output of another type is named."""
+    with pytest.raises(TypeError, match="policy is a str"):
+        nsbox.hints("policy", 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="stderr is a bytes"):
+        nsbox.hints(policy, 1, "", b"")  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from nsbox_testing.trees import taken
 
 from nsbox import Policy, PolicyError, Sandbox, Transaction, UnavailableError
 from nsbox import transaction as transactions
-from nsbox._policy.policy import BEST_EFFORT
+from nsbox._policy.losses import LOSSES
 from nsbox._transaction import commit as transaction_commit
 
 # ---- ends
@@ -190,7 +190,7 @@ def test_refused(filled: Path, store: Path, tmp_path: Path) -> None:
     """Each with its reason, and nothing is left."""
     for policy, reason in [
         (Policy.workspace(filled, kill_on_exit=False), "kill_on_exit=False"),
-        (Policy.workspace(filled, backend="landlock", best_effort=set(BEST_EFFORT)), "landlock"),
+        (Policy.workspace(filled, backend="landlock", degrade=set(LOSSES)), "landlock"),
     ]:
         with pytest.raises(UnavailableError, match=reason):
             Sandbox(policy).transaction(dir=store)

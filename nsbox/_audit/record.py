@@ -1,0 +1,185 @@
+"""The records: what is known of a command at its start and at its end, and the other events."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from nsbox._audit import policies
+from nsbox._audit.redaction import redacted, words
+from nsbox._base.stdlib import RLock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsbox._logs.observers import Story
+
+SCHEMA = "nsbox.audit/1"
+MOST_REFUSALS = 20  # of a network list, in the record of a command's end
+MOST_CHANGES = 100  # of a commit
+_OWN = "[a program of nsbox's]"
+_NODE = os.uname().nodename
+
+
+class Writer:
+    """Numbers the records of one process, so that a reader sees if one is missing."""
+
+    def __init__(self) -> None:
+        self._process, self._pid, self._seq = "", 0, 0
+        self._lock = RLock()  # threads share the numbers; a signal handler may start a command too
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._lock = RLock()
+
+    def _number(self, pid: int) -> tuple[str, int]:
+        with self._lock:
+            if pid != self._pid:  # also in a forked child
+                self._process, self._pid, self._seq = os.urandom(8).hex(), pid, 0
+            self._seq += 1
+            return self._process, self._seq
+
+    def head(self, event: str, id: str) -> dict[str, Any]:
+        """Return what every record begins with. id: of the command that it is about; "": of none."""
+        pid = os.getpid()
+        process, seq = self._number(pid)
+        return {
+            "schema": SCHEMA,
+            "event": event,
+            "time": stamp(time.time_ns()),
+            "process": process,
+            "seq": seq,
+            "id": id or None,
+            "caller": {"host": _NODE, "pid": pid, "uid": os.getuid(), "euid": os.geteuid(), "gid": os.getgid()},
+        }
+
+
+def stamp(nanoseconds: int) -> str:
+    """Return a time since 1970 as RFC 3339 has it, in UTC, with microseconds."""
+    seconds, rest = divmod(nanoseconds, 10**9)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"
+
+
+def _decoded(word: Any) -> str:
+    return os.fsdecode(word)
+
+
+def command(story: Story) -> dict[str, Any]:
+    """Return what a command is, as far as that is known."""
+    scrub = None if story.call is None else story.call.scrub
+    argv = [_decoded(word) for word in story.argv]
+    if story.kind == "interpreter":  # a text of nsbox's own, the same each time
+        argv = [_OWN if "\n" in word else word for word in argv]
+    facts: dict[str, Any] = {
+        "kind": story.kind,
+        "program": redacted(_decoded(story.program), scrub),
+        "argv": words(argv, scrub),
+        "cwd": None if story.cwd is None else redacted(_decoded(story.cwd), scrub),
+    }
+    if story.call is not None and isinstance(story.call.shown, str) and story.kind in ("python", "kernel"):
+        facts["code"] = redacted(story.call.shown, scrub)
+    if story.policy is not None:
+        facts["policy"] = policies.summary(story.policy)
+    if story.plan is not None:
+        facts["backend"] = story.plan.backend
+    return facts
+
+
+def start(story: Story) -> dict[str, Any]:
+    """Return what is said of a command before it starts."""
+    plan = story.plan
+    return command(story) | {"enforced": list(plan.enforced), "not_enforced": list(plan.not_enforced)}
+
+
+def refused(story: Story, error: BaseException) -> dict[str, Any]:
+    """Return what is said of a command that was not started."""
+    scrub = None if story.call is None else story.call.scrub
+    text = "; ".join([str(error), *getattr(error, "__notes__", [])])
+    facts = {"type": type_name(error), "message": redacted(text, scrub), "errno": getattr(error, "errno", None)}
+    return command(story) | {"error": facts}
+
+
+def type_name(error: BaseException) -> str:
+    """Return the name of an exception's class: short for Python's own, and nsbox.X for those of nsbox."""
+    module = type(error).__module__.partition(".")[0]
+    return type(error).__qualname__ if module == "builtins" else f"{module}.{type(error).__qualname__}"
+
+
+def end(story: Story) -> dict[str, Any]:
+    """Return what is said of a command that is over."""
+    popen = story.popen
+    sandbox, status = popen.sandbox, popen.returncode
+    usage = sandbox.usage
+    facts: dict[str, Any] = {
+        "kind": story.kind,
+        "program": redacted(_decoded(story.program), None if story.call is None else story.call.scrub),
+        "pid": popen.pid,
+        "backend": sandbox.backend,
+        "began": stamp(story.began_ns),
+        "status": status,
+        "signal": signal_name(status),
+        "cause": "unknown" if usage is None else usage.cause,
+    }
+    if usage is not None:
+        facts["seconds"] = round(usage.wall, 6)
+        facts["usage"] = {
+            "user": round(usage.user, 6),
+            "system": round(usage.system, 6),
+            "max_rss": usage.max_rss,
+            "memory_peak": usage.memory_peak,
+            "oom_kills": usage.oom_kills,
+            "complete": usage.is_complete,
+        }
+    record = sandbox.network
+    if record.tally or record.events or record.lost:
+        facts["network"] = _network(record)
+    return facts
+
+
+def signal_name(status: int | None) -> str | None:
+    """Return the name of the signal that a status stands for; None if it stands for none."""
+    if status is None or status >= 0:
+        return None
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"SIG{-status}"
+
+
+def _network(record: Any) -> dict[str, Any]:
+    refusals = [event for event in record.events if event.verdict == "refused"]
+    names = ("kind", "name", "address", "port", "protocol", "reason", "sni")
+    return {
+        "allowed": record.allowed,
+        "refused": record.refused,
+        "failed": record.failed,
+        "sent": record.sent,
+        "received": record.received,
+        "lost": record.lost,
+        "refusals": [{name: getattr(event, name) for name in names} for event in refusals[:MOST_REFUSALS]],
+    }
+
+
+def left(story: Story) -> dict[str, Any]:
+    """Return what is said of a command whose end this process won't see, because it ends itself."""
+    program = redacted(_decoded(story.program), None if story.call is None else story.call.scrub)
+    return {"kind": story.kind, "program": program, "pid": story.pid, "began": stamp(story.began_ns)}
+
+
+def noted(event: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said of another event: "explained", "code" or "commit"."""
+    if event == "explained":
+        hints = [{"kind": kind, "message": redacted(message)} for kind, message in facts["hints"]]
+        return {"ended": facts["ended"], "hints": hints}
+    if event == "code":
+        return {"pid": facts["pid"], "code": redacted(facts["code"])}
+    changes = facts["changes"]
+    rows = [
+        {"kind": kind, "path": redacted(path)} | ({} if old is None else {"old_path": redacted(old)})
+        for kind, path, old in changes[:MOST_CHANGES]
+    ]
+    return {"workspace": facts["workspace"], "count": len(changes), "changes": rows}

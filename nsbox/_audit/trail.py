@@ -1,0 +1,154 @@
+"""The trail: hears of commands, and hands a record of each event to the logger nsbox.audit.
+
+A start is on record before the command runs, so that one that ends this process, or never ends, is there all the same.
+Records that a handler can't write are an error only if it is required: then no command starts without its record.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from nsbox._audit import record
+from nsbox._audit.sinks import AuditError, Sink
+from nsbox._base.display import shown
+from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._logs import logger, observers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsbox._logs.observers import Story
+    from nsbox._policy.policy import Policy
+
+NAME = "nsbox.audit"
+_MOST_KNOWN = 256  # policies
+_HOW = {"start": logging.INFO, "refused": logging.WARNING}
+
+
+class Trail:
+    """The observer. There is one for a process, and forked copies go on with it."""
+
+    def __init__(self) -> None:
+        self._sinks: list[Sink] = []
+        self._writer = record.Writer()
+        self._open: weakref.WeakValueDictionary[str, Story] = weakref.WeakValueDictionary()
+        self._known: dict[tuple[Policy, str, str], bool] = {}
+        self._has_warned = False
+        atexit.register(self._leave)
+        os.register_at_fork(after_in_child=self._open.clear)
+
+    # ---- its sinks
+
+    def attach(self, handler: logging.Handler, *, is_required: bool) -> None:
+        """Send records to a handler from now on."""
+        log = logging.getLogger(NAME)
+        log.propagate = False
+        log.setLevel(logging.INFO)
+        self._sinks.append(Sink(handler, is_required=is_required))
+        log.addHandler(handler)
+        if self not in observers.active:
+            observers.add(self)
+
+    def detach(self) -> None:
+        """Close all handlers, and hear of nothing any more."""
+        observers.remove(self)
+        log = logging.getLogger(NAME)
+        sinks, self._sinks = self._sinks, []
+        for sink in sinks:
+            log.removeHandler(sink.handler)
+            sink.handler.close()
+        self._known.clear()
+
+    @property
+    def lost(self) -> int:
+        """How many records could not be written."""
+        return sum(sink.lost for sink in self._sinks)
+
+    # ---- what it hears
+
+    def begin(self, story: Story) -> None:
+        """Write that a command is about to start. Raises AuditError and PolicyError."""
+        for sink in self._sinks:
+            if sink.path is not None:
+                self._check_reach(story, sink, sink.path)
+        self._write("start", story.id, record.start(story))
+        self._open[story.id] = story
+
+    def started(self, story: Story) -> None:
+        """Do nothing: the record is there."""
+
+    def refused(self, story: Story, error: BaseException) -> None:
+        """Write that a command was not started."""
+        self._open.pop(story.id, None)
+        self._write_late("refused", story.id, record.refused(story, error))
+
+    def ended(self, story: Story) -> None:
+        """Write how a command has ended. Raises AuditError."""
+        self._write("end", story.id, record.end(story))
+        self._open.pop(story.id, None)
+
+    def note(self, event: str, id: str, facts: Mapping[str, Any]) -> None:
+        """Write another event. Raises AuditError for code that is about to run."""
+        write = self._write if event == "code" else self._write_late
+        write(event, id, record.noted(event, facts))
+
+    def _leave(self) -> None:
+        """At the interpreter's end, write which commands it hasn't waited for."""
+        for story in list(self._open.values()):
+            self._write_late("left", story.id, record.left(story))
+
+    # ---- writing
+
+    def _write(self, event: str, id: str, facts: dict[str, Any]) -> None:
+        log = logging.getLogger(NAME)
+        log.disabled = False  # by a configuration that disables all loggers which it doesn't name
+        for sink in self._sinks:
+            if sink.is_required and sink.handler not in log.handlers:
+                raise AuditError(sink.place, f"its handler was removed from the logger {NAME}")
+        level, more = _HOW.get(event, logging.INFO), {"audit": self._writer.head(event, id) | facts}
+        log.handle(log.makeRecord(NAME, level, "nsbox", 0, "%s %s", (event, id or "-"), None, extra=more))
+
+    def _write_late(self, event: str, id: str, facts: dict[str, Any]) -> None:
+        """Write what has happened already: there is nothing left to refuse."""
+        try:
+            self._write(event, id, facts)
+        except AuditError as error:
+            logger.error("%s", error)
+
+    # ---- out of reach
+
+    def _check_reach(self, story: Story, sink: Sink, path: str) -> None:
+        """Raise PolicyError if commands could write to the file, or replace it; only warn if nothing contains them."""
+        policy, backend = story.policy, story.plan.backend
+        key = (policy, backend, path)
+        can_write = self._known.get(key)
+        if can_write is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            can_write = self._known[key] = backend == "passthrough" or _can_write(policy, path)
+        if not can_write:
+            return
+        what = f"{shown(path)} is where commands of this policy can write, so they could change records"
+        if policy.base == "workspace" and backend != "passthrough":
+            raise PolicyError("audit", f"{what}: give a file that is out of their reach")
+        if sink.is_required:
+            raise PolicyError("audit", f"{what}: contain them, or don't ask for required=True")
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("audit: %s", what, is_shown=True)
+
+
+def _can_write(policy: Policy, path: str) -> bool:
+    """Return whether commands can change a file, or the directory that it is in. What can't be told counts as yes."""
+    places = {path, os.path.dirname(path), os.path.realpath(path), os.path.dirname(os.path.realpath(path))}
+    try:
+        return any(policy.can_write(place) for place in places)
+    except (NsboxError, OSError):
+        return True
+
+
+trail = Trail()
