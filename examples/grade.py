@@ -104,7 +104,7 @@ OTHERS = {
     "timeout": ("def solve(*_):\n    while True: pass", "import time\ntime.sleep(1000)"),
     "memory": (
         "def solve(*_): return len('x' * 10**10)",
-        "def solve(*_):\n    x = []\n    while True: x.append('x' * 10**7 + str(len(x)))",
+        "def solve(*_):\n    x = []\n    while True: x.append(bytes(10**8))",
     ),
 }  # fmt: skip
 

@@ -181,20 +181,11 @@ async def in_thread(
         listeners.append(listener)
         return lambda: listeners.remove(listener)
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="nsbox-call", daemon=True)
-    try:
-        thread.start()
-    except BaseException:
-        if thread.ident is None:
-            unstarted()
-        else:
-            cancel()
-        raise
-
     def stop() -> None:
         cancelled.append(True)
         cancel()
 
+    _begin(work, cancel, unstarted)
     try:
         await until(has_ended.is_set, listen, stop)
     except BaseException as error:
@@ -206,3 +197,15 @@ async def in_thread(
     if errors:
         raise errors[0]
     return outcome[0]
+
+
+def _begin(work: Callable[[], None], cancel: Listener, unstarted: Listener) -> None:
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="nsbox-call", daemon=True)
+    try:
+        thread.start()
+    except BaseException:
+        if thread.ident is None:
+            unstarted()
+        else:
+            cancel()
+        raise

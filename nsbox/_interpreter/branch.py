@@ -44,6 +44,10 @@ class Lost(Exception):
     """A branch has ended, or never came to be, before it got any code. Another one can run that."""
 
 
+class EndedError(Lost):
+    """The interpreter has closed its end of the connection: it has ended, or is about to."""
+
+
 class SilentError(Lost):
     """The interpreter does nothing. It is of no more use."""
 
@@ -175,7 +179,7 @@ class BranchCommand:
         except WireError as error:
             raise Lost(str(error)) from None
         if message is None:
-            raise Lost("the interpreter has ended")
+            raise EndedError("the interpreter has ended")
         return message
 
     def _await_first(self, interpreter: int) -> None:
@@ -191,7 +195,7 @@ class BranchCommand:
         else:
             raise SilentError(f"the interpreter made no branch within {LONGEST // 1000} seconds")
         if self._told.fileno() not in ready:
-            raise Lost("the interpreter has ended")
+            raise EndedError("the interpreter has ended")
 
     def go(self, message: Mapping[str, object], fds: Sequence[int]) -> bytes:
         """Let it begin, without code so far; return what its line couldn't take yet.

@@ -22,7 +22,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
-from nsbox._interpreter.branch import LONGEST, BranchCommand, Ends, Lost, SilentError, received
+from nsbox._interpreter.branch import LONGEST, BranchCommand, EndedError, Ends, Lost, SilentError, received
 from nsbox._interpreter.descent import GoneError, parent_of, pid_of
 from nsbox._interpreter.environments.choice import OpenError, choose, cold
 from nsbox._interpreter.executable import death
@@ -351,14 +351,21 @@ class Interpreter:
             except BlockingIOError:
                 ready = dict(poller.poll(_PAUSE))
                 if self._ended.fileno() in ready:
-                    raise Lost("the interpreter has ended") from None
+                    raise EndedError("the interpreter has ended") from None
                 if not ready and self.is_stopped():
                     break
             except (BrokenPipeError, ConnectionResetError):
-                raise Lost("the interpreter has ended") from None
+                raise EndedError("the interpreter has ended") from None
         how = "is stopped (SIGSTOP)" if self.is_stopped() else f"read nothing for {LONGEST // 1000} seconds"
         self.give_up(f"the interpreter {how}")
         raise SilentError(self._fate)
+
+    def await_end(self) -> None:
+        """Wait a moment for its end: a process that is killed closes its connections before its pidfd reports that."""
+        poller = select.poll()
+        with contextlib.suppress(ValueError):  # another thread has closed it
+            poller.register(self._ended.fileno(), select.POLLIN)
+            poller.poll(1000 * _MOMENT)
 
     def is_stopped(self) -> bool:
         """Return whether a signal has stopped it, so that it does nothing."""

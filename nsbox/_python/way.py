@@ -12,7 +12,7 @@ from nsbox._base.owners import opened
 from nsbox._core import call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result
-from nsbox._interpreter.branch import BranchCommand, Failed, Lost, SilentError
+from nsbox._interpreter.branch import BranchCommand, EndedError, Failed, Lost, SilentError
 from nsbox._interpreter.plan import check
 from nsbox._kept.session import open_pipes
 from nsbox._lifetime.shutdown import is_finalizing
@@ -160,13 +160,13 @@ class BranchWay(Way):
                 branch = interpreter.take(is_kernel=self._is_kernel)
             except Lost as error:
                 problem = error
+                _settle(interpreter, error)
                 continue
             try:
                 return self._begun(branch, interpreter, start)
             except Lost as error:
                 problem = error
-                if isinstance(error, SilentError):
-                    interpreter.give_up(str(error))
+                _settle(interpreter, error)
             except Failed as error:
                 if interpreter.fits(start.prepared):
                     raise _failure(error, start, branch, interpreter) from None
@@ -238,6 +238,14 @@ class BranchWay(Way):
             raise Lost("it has ended") from None
         except OSError as error:
             raise SetupError(error.errno or 5, "limit", f"cgroup {plan.cgroup}", "") from error
+
+
+def _settle(interpreter: Interpreter, error: Lost) -> None:
+    """Make sure that an interpreter which makes no more branches isn't asked again."""
+    if isinstance(error, EndedError):
+        interpreter.await_end()
+    elif isinstance(error, SilentError):
+        interpreter.give_up(str(error))
 
 
 def _check_command(command: Command) -> None:

@@ -275,7 +275,9 @@ def test_terminal(workspace: Path) -> None:
 def test_interrupted_at_a_terminal(workspace: Path) -> None:
     """Ctrl-C is a KeyboardInterrupt; Ctrl-Z stops the program, and fg continues it."""
     (workspace / "p.py").write_text(
-        "import time\ntry:\n    print('begun')\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+        "import signal, time\n"
+        "signal.signal(signal.SIGCONT, lambda *_: print('continued'))\n"
+        "try:\n    print('begun')\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
     )
     with bash(workspace) as screen:
         screen.line(f"{NSBOX} python p.py; echo 'status' $?")
@@ -284,7 +286,7 @@ def test_interrupted_at_a_terminal(workspace: Path) -> None:
         screen.until("Stopped")
         screen.until(PROMPT)
         screen.line("fg")
-        screen.until("p.py")
+        screen.until("continued\n")  # only now is it in the foreground: earlier, Ctrl-C would be the shell's
         screen.type("\x03")
         screen.until("interrupted\n")
         screen.until(PROMPT)
