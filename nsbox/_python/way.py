@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from nsbox._spawn.start import Start
 
 _LOOK = 1.0  # seconds until the next look at an interpreter that doesn't report an end
-_ATTEMPTS = 3  # to find a branch whose interpreter hasn't just ended
+_INTERPRETERS = 3  # that may end, one after the other, while a branch is taken
+_BRANCHES = 10  # that may end before their interpreter does: a sandbox's processes are killed in any order
 
 
 class BranchPopen(Popen["Any"]):
@@ -154,24 +155,26 @@ class BranchWay(Way):
         """Let a parked branch begin."""
         _check_command(start.command)
         problem: Exception | None = None
-        for _ in range(_ATTEMPTS):
+        for _ in range(_INTERPRETERS):
             interpreter = self._supply.interpreter(self.policy, start.prepared)
-            try:
-                branch = interpreter.take(is_kernel=self._is_kernel)
-            except Lost as error:
-                problem = error
-                _settle(interpreter, error)
-                continue
-            try:
-                return self._begun(branch, interpreter, start)
-            except Lost as error:
-                problem = error
-                _settle(interpreter, error)
-            except Failed as error:
-                if interpreter.fits(start.prepared):
-                    raise _failure(error, start, branch, interpreter) from None
-                problem = error
+            for _ in range(_BRANCHES):
+                try:
+                    return self._taken(interpreter, start)
+                except (Lost, Failed) as error:
+                    problem = error
+                _settle(interpreter, problem)
+                if not interpreter.fits(start.prepared):
+                    break
         raise SetupError(3, "make a branch", None, f"{problem}, time and again")  # ESRCH
+
+    def _taken(self, interpreter: Interpreter, start: Start) -> Result:
+        branch = interpreter.take(is_kernel=self._is_kernel)
+        try:
+            return self._begun(branch, interpreter, start)
+        except Failed as error:
+            if interpreter.fits(start.prepared):
+                raise _failure(error, start, branch, interpreter) from None
+            raise
 
     def _begun(self, branch: BranchCommand, interpreter: Interpreter, start: Start) -> Result:
         command, is_given = start.command, False
@@ -240,12 +243,12 @@ class BranchWay(Way):
             raise SetupError(error.errno or 5, "limit", f"cgroup {plan.cgroup}", "") from error
 
 
-def _settle(interpreter: Interpreter, error: Lost) -> None:
+def _settle(interpreter: Interpreter, problem: Exception) -> None:
     """Make sure that an interpreter which makes no more branches isn't asked again."""
-    if isinstance(error, EndedError):
+    if isinstance(problem, EndedError):
         interpreter.await_end()
-    elif isinstance(error, SilentError):
-        interpreter.give_up(str(error))
+    elif isinstance(problem, SilentError):
+        interpreter.give_up(str(problem))
 
 
 def _check_command(command: Command) -> None:

@@ -16,8 +16,11 @@ from nsbox._python.way import BranchWay
 class Interpreter:
     """It makes no branch. Its connections have gone; that it has ended is known after a wait alone."""
 
-    def __init__(self, error: Lost) -> None:
+    def __init__(self, error: Exception) -> None:
         self.error, self.is_usable = error, True
+
+    def fits(self, prepared: object) -> bool:
+        return self.is_usable
 
     def take(self, *, is_kernel: bool) -> Any:
         raise self.error
@@ -30,9 +33,9 @@ class Interpreter:
 
 
 class Supply:
-    """Returns one interpreter until it is known to be of no use, and then another one. It makes the errors of each."""
+    """Returns one interpreter until it is known to be of no use, and then another one. errors: what each one raises."""
 
-    def __init__(self, *errors: Lost) -> None:
+    def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.made: list[Interpreter] = []
 
@@ -42,7 +45,7 @@ class Supply:
         return self.made[-1]
 
 
-class Reached(Lost):
+class Reached(Exception):
     """Another interpreter was asked."""
 
 
@@ -56,15 +59,31 @@ def spawn(supply: Supply) -> None:
 @pytest.mark.parametrize("kind", [EndedError, SilentError])
 def test_another_interpreter(kind: type[Lost]) -> None:
     """It isn't asked again once its connections have gone, even if its pidfd doesn't report its end yet."""
-    supply = Supply(kind("it was killed"), Reached("the other one"))
-    with pytest.raises(SetupError, match="the other one"):
+    with pytest.raises(Reached):
+        spawn(Supply(kind("it was killed"), Reached()))
+
+
+def test_lost_branches() -> None:
+    """The branches of a killed interpreter may end before it; that doesn't use up the attempts with others."""
+    supply = Supply(Lost("it has ended"), Reached())
+    first, count = Interpreter(Lost("it has ended")), 0
+
+    def take(*, is_kernel: bool) -> Any:
+        nonlocal count
+        count += 1
+        raise Lost("it has ended") if count < 5 else EndedError("the interpreter has ended")
+
+    first.take = take  # type: ignore[method-assign]
+    supply.made.append(first)
+    supply.errors.pop(0)
+    with pytest.raises(Reached):
         spawn(supply)
-    assert len(supply.made) == 2
+    assert count == 5
 
 
-def test_a_lost_branch() -> None:
-    """One that has lost a branch alone is asked for another."""
-    supply = Supply(Lost("it has ended"))
+@pytest.mark.parametrize("kind", [EndedError, Lost])
+def test_no_end_of_it(kind: type[Lost]) -> None:
+    """At last there is an error."""
+    supply = Supply(*(kind("it has ended") for _ in range(9)))
     with pytest.raises(SetupError, match="it has ended, time and again"):
         spawn(supply)
-    assert len(supply.made) == 1
