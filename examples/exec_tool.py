@@ -29,7 +29,8 @@ class ExecTool:
         """Run a shell command to its end, or to the end of its time."""
         try:
             result = self.box.shell(command, timeout=self.timeout, max_output=self.max_output)
-        except (OSError, nsbox.NsboxError) as error:  # no command ran: the sandbox can't be made, say
+        except (OSError, ValueError, nsbox.NsboxError) as error:
+            # No command ran: the sandbox can't be made, say, or the line has a NUL.
             return f"[not started, {type(error).__name__}: {error}]\n"
         how = result.signal or f"status {result.returncode}"
         notes = ", ".join([how, f"{result.duration:.1f} s", *map(str, result.why)])

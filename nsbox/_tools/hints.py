@@ -57,6 +57,9 @@ def hints(
 ) -> tuple[Hint, ...]:
     """Return what in a policy may have made a command fail, as ToolResult.why has it; () if it hasn't failed.
 
+    The status of a shell's line is that of its last command. So if the status is 0 and you name the shell, this returns
+    what stderr says was refused on the way.
+
     This is for a command that you started by Popen or run(). Records of shell() and exec() have their hints already.
 
     policy: what the command ran under.
@@ -106,7 +109,7 @@ def reasons(
     shell: str | None = None,
     network: NetworkRecord = NetworkRecord(),  # noqa: B008  (frozen)
 ) -> tuple[Hint, ...]:
-    """Return what may have made a command fail; () if it hasn't failed.
+    """Return what may have made a command fail, or what was refused in a line that succeeds at last; else ().
 
     cwd: its working directory, as the caller gave it. usage: None if it wasn't started.
     ending: how it was ended, if it took too long.
@@ -117,7 +120,9 @@ def reasons(
     line = args if isinstance(args, str) else " ".join(args)
     if status == 0 and ending is None:
         other = symptoms.not_bash(line, shell)
-        return () if other is None else (Hint(*other),)
+        if other is not None:
+            return (Hint(*other),)
+        return () if shell is None else tuple(dict.fromkeys(_on_the_way(policy, stderr, cwd, network)))
     seen = view(policy)
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
     found = [*ended(policy, status, usage, ending), *limited(policy, text)]
@@ -153,6 +158,23 @@ def reasons(
         message = f"commands have no capabilities, and system calls are filtered (seccomp={_profile(policy)!r})"
         found.append(Hint("not-permitted", message))
     return tuple(dict.fromkeys(found))
+
+
+def _on_the_way(policy: Policy, stderr: str, cwd: str | None, network: NetworkRecord) -> Iterator[Hint]:
+    """Yield what was refused in a line whose last command succeeds, as in `cat .env; ls` and `curl URL || true`.
+
+    It is what programs complain of to stderr. A program that does without a file, or a host, says nothing of that.
+    """
+    lines = stderr[-_CHARS:].splitlines()[-_LINES:]
+    refused = "\n".join(line for line in lines if READ_ONLY.search(line) or DENIED.search(line))
+    if refused:
+        found = _paths(view(policy), refused, cwd or policy.workdir or "/")
+        yield from (hint for hint in found if hint.kind in ("outside", "read-only"))
+    if isinstance(policy.network, Network):
+        if any(symptoms.NETWORK.search(line) for line in lines):
+            yield from network_hints(policy.network, network.events)
+    else:
+        yield from (Hint(*row) for row in symptoms.network(policy, "\n".join(lines)))
 
 
 def _profile(policy: Policy) -> str:
@@ -207,6 +229,8 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
             continue
         path = os.path.normpath(path)
         exists = place.here is not None and os.path.lexists(place.here)
+        if seen.is_denied(place) and not (write or denied or os.path.lexists(path)):
+            return None  # it isn't there outside either
         if not exists and len(path.split()) > 1:  # a reader could mistake such text for nsbox's own words
             continue
         shown = repr(path)

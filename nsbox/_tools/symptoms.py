@@ -32,6 +32,8 @@ _UNREACHED = re.compile(
     r"Network is unreachable|ENETUNREACH|No route to host|EHOSTUNREACH|Connection refused|ECONNREFUSED|"
     r"(?:Could not|Couldn't|Failed to|Can't|unable to) connect"
 )
+_CONNECT = re.compile(r"(?:Could not|Couldn't|[Ff]ailed to|Can't|[Uu]nable to) connect to ")
+_OWN = re.compile(r"\blocalhost\b|\b127\.\d|\[?::1\b|\.sock\b|unix:")
 # Programs that wait and try again, often without a word, when there is no network.
 _NETWORKERS = re.compile(
     r"(?:^|[\s;&|(/\"'])(?:(?:pip[\d.]*|pipx|poetry|uv|conda|mamba|gem|bundle|cargo|composer|apt|apt-get|dnf|yum|apk|"
@@ -133,7 +135,7 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
     if TRACING.search(text):
         yield "not-permitted", NO_TRACE
     yield from _file_systems(seen, text)
-    yield from _network(policy, text)
+    yield from network(policy, text)
 
 
 def not_bash(line: str, shell: str | None, text: str = "", missing: str | None = None) -> tuple[str, str] | None:
@@ -150,9 +152,15 @@ def not_bash(line: str, shell: str | None, text: str = "", missing: str | None =
     )
 
 
-def _network(policy: Policy, text: str) -> Iterator[tuple[str, str]]:
-    if policy.network == "none" and NETWORK.search(text):
+def network(policy: Policy, text: str) -> Iterator[tuple[str, str]]:
+    """Explain that there is no network at all, if that is what a text is about."""
+    if policy.network == "none" and (NETWORK.search(text) or _by_number(text)):
         yield "network", "the network is off in this sandbox (network='none')"
+
+
+def _by_number(text: str) -> bool:
+    """Return whether a program couldn't connect to an address that isn't the sandbox's own."""
+    return any(_CONNECT.search(line) and not _OWN.search(line) for line in text.splitlines())
 
 
 def unreached(text: str) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,7 @@ def record(symptom: Symptom) -> dict[str, object]:
         "cause": symptom.cause,
         "is_here": None if look is None else look.is_here,
         "here": None if look is None else look.said,
-        "remedy": symptom.remedy,
+        "remedy": _plain(symptom.remedy),
         "page": f"docs/howto/{symptom.page}",
     }
 
@@ -66,7 +66,7 @@ def lines(symptoms: Sequence[Symptom], style: Style) -> Iterator[str]:
         yield from _row("cause", symptom.cause)
         if symptom.look is not None:
             yield from _look(symptom, host, style)
-        yield from _row("help", symptom.remedy)
+        yield from _row("help", _plain(symptom.remedy))
         yield from _row("more", f"docs/howto/{symptom.page}")
 
 
@@ -123,7 +123,13 @@ def _table_row(symptom: Symptom) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
+def _plain(text: str) -> str:
+    return text.replace("`", "")
+
+
 def _sentence(text: str) -> str:
     """Return a text as a sentence, with commands and options as code."""
-    text = re.sub(r"(?<![\w`-])(--[a-z][\w-]*(?:[ =][A-Z][A-Z:]*\b)?)", r"`\1`", text)
-    return text if text[:1] in "`-" else text[:1].upper() + text[1:]
+    parts = re.split(r"(`[^`]*`)", text)
+    parts[::2] = [re.sub(r"(?<![\w-])(--[a-z][\w-]*(?:[ =][A-Z][A-Z:]*\b)?)", r"`\1`", part) for part in parts[::2]]
+    text = "".join(parts)
+    return text if text[:1] == "`" or text.startswith("nsbox") else text[:1].upper() + text[1:]

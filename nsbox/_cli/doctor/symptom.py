@@ -26,7 +26,7 @@ class Symptom(Frozen):
     message: an example of what is printed.
     pattern: what such messages have.
     words: other words by which to ask for it.
-    cause, remedy: a sentence each.
+    cause, remedy: a sentence each; the commands in it stand in backticks.
     look: looks whether it is the cause here; None: nothing to be seen.
     page: of the documentation, where more is.
     """

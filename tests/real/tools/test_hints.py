@@ -300,10 +300,62 @@ SAYINGS = [
 
 @pytest.mark.parametrize(("message", "kind", "part"), SAYINGS)
 def test_sayings(policy: Policy, message: str, kind: str, part: str) -> None:
-    """What a program prints, and what helps. A command that succeeds has no hint."""
+    """What a program prints, and what helps. If the line succeeds at last, only refusals are told."""
     with Sandbox(policy.with_(limits=Limits(processes=100))) as box:
         assert part in said(box, message).get(kind, "")
-        assert said(box, message, status=0) == {}
+        assert said(box, message, status=0).keys() <= {"read-only", "outside", "network"}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("cat .env; ls", "outside"),
+        ("cat .env || true", "outside"),
+        ("touch /usr/x; echo on", "read-only"),
+        ("cat .env | wc -c", "outside"),
+        ("echo 'curl: (6) Could not resolve host: api.example' >&2; true", "network"),
+        ("cat missing; true", None),
+        ("chmod 0 own; cat own; true", None),
+        ("cat .env 2>/dev/null; true", None),
+        ("echo 'touch: /usr/x: Read-only file system'", None),
+    ],
+)
+def test_refusals_in_a_line_that_succeeds(policy: Policy, line: str, kind: str | None) -> None:
+    """A line's status is its last command's; what stderr says was refused before is told. The control: a program."""
+    workspace = Path(policy.write[0])
+    for name in (".env", "own"):
+        (workspace / name).touch()
+    with Sandbox(policy.with_(deny=[workspace / ".env"])) as box:
+        done = box.shell(line)
+        assert (done.returncode, [hint.kind for hint in done.why]) == (0, [kind] if kind else [])
+        assert box.exec("sh", ["-c", line]).why == ()
+
+
+def test_hidden_but_not_there(policy: Policy) -> None:
+    """A path that the policy hides, and that isn't there, has no hint: a model would believe that there is one."""
+    hidden = Path(policy.write[0]) / ".env"
+    with Sandbox(policy.with_(deny=[hidden])) as box:
+        assert box.shell("cat .env").why == ()
+        hidden.touch()
+    with Sandbox(policy.with_(deny=[hidden])) as box:
+        assert [hint.kind for hint in box.shell("cat .env").why] == ["outside"]
+
+
+@pytest.mark.parametrize(
+    ("message", "is_told"),
+    [
+        ("curl: (7) Failed to connect to 1.1.1.1 port 80 after 0 ms: Couldn't connect to server", True),
+        ("could not connect to server 10.0.0.5", False),
+        ("Unable to connect to 10.0.0.5:5432", True),
+        ("redis: Could not connect to 127.0.0.1:6379", False),
+        ("failed to connect to localhost port 8080", False),
+        ("failed to connect to unix:///run/docker.sock", False),
+    ],
+)
+def test_addresses_without_a_network(policy: Policy, message: str, is_told: bool) -> None:
+    """An address by its number needs a network as well, unless it is the sandbox's own."""
+    told = reasons(policy, message)
+    assert ("network" in told) == is_told, told
 
 
 def test_what_is_mounted_by_its_relative_name(policy: Policy) -> None:
@@ -454,6 +506,8 @@ def test_hints_of_a_popen(box: Sandbox) -> None:
     assert own == box.shell(line).why
     assert [type(hint) for hint in own] == [nsbox.Hint]
     assert nsbox.hints(box.policy, 0, "", printed) == ()
+    (hint,) = nsbox.hints(box.policy, 0, "", printed, args=f"{line}; true", shell="/bin/sh")
+    assert hint.kind == "read-only"
 
 
 def test_hints_of_a_time_limit(policy: Policy) -> None:
