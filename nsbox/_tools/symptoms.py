@@ -165,7 +165,14 @@ def _by_number(text: str) -> bool:
 
 def unreached(text: str) -> Iterator[tuple[str, str]]:
     """Explain, under a network list, failures that the kernel decides inside, without the relay."""
-    if _UNREACHED.search(text):
+    lines = [line for line in text.splitlines() if _UNREACHED.search(line)]
+    if any(_OWN.search(line) for line in lines):
+        yield (
+            "network",
+            "127.0.0.1 is the sandbox's own, and nothing may listen there; for a server of this machine, network= needs "
+            "'localhost:PORT'",
+        )
+    elif lines:
         yield (
             "network",
             "network= lists hosts: an address that is connected to by number needs an entry of its own, such as "

@@ -481,6 +481,13 @@ def test_network_is_not_guessed_under_a_list(policy: Policy, message: str) -> No
     assert "network='none'" in reasons(policy, message, ending=late)["network"]
 
 
+def test_the_own_127_0_0_1_under_a_list(policy: Policy) -> None:
+    """A server of this machine needs an entry of its own, whatever the program calls it."""
+    for target in ("localhost port 8000", "127.0.0.1:8000"):
+        told = reasons(under_list(policy), f"curl: (7) Failed to connect to {target}: Couldn't connect to server")
+        assert told["network"].endswith("network= needs 'localhost:PORT'")
+
+
 def test_network_of_a_success(policy: Policy) -> None:
     """A command that succeeds has no hint for what it was refused on the way."""
     assert reasons(under_list(policy), "", REFUSED, status=0) == {}
