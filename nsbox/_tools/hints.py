@@ -132,11 +132,7 @@ def reasons(
         found += hints or [Hint(*row) for row in symptoms.unreached(text)]
     missing = _missing(status, text)
     found += [Hint(*row) for row in symptoms.symptoms(seen, text, line, shell, missing)]
-    if (
-        missing is not None
-        and missing not in symptoms.BECOME_ROOT
-        and not (shell is not None and (missing in tools_shell.BUILTINS or missing.isdecimal()))
-    ):
+    if missing is not None and _is_program(missing, shell):
         found.append(Hint(*symptoms.program(seen, missing)))
     if (ending is not None or not text.strip()) and symptoms.wants_network(policy, line):  # or curl -s
         found.append(Hint("network", "the network is off in this sandbox (network='none'): it may have wanted that"))
@@ -198,6 +194,12 @@ def _missing(status: int, text: str) -> str | None:
     if match is None and status == 127:
         match = re.match(r"([^:\s]{1,255}): No such file", text)
     return None if match is None else match.group(1)
+
+
+def _is_program(name: str, shell: str | None) -> bool:
+    """Return whether what wasn't found may be a program, and not a word of the shell's or a way to become root."""
+    is_word = shell is not None and (name in tools_shell.BUILTINS or name.isdecimal())
+    return name not in symptoms.BECOME_ROOT and not is_word
 
 
 def no_shell(shells: Sequence[str]) -> Hint:

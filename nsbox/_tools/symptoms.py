@@ -169,8 +169,8 @@ def unreached(text: str) -> Iterator[tuple[str, str]]:
     if any(_OWN.search(line) for line in lines):
         yield (
             "network",
-            "127.0.0.1 is the sandbox's own, and nothing may listen there; for a server of this machine, network= needs "
-            "'localhost:PORT'",
+            "127.0.0.1 is the sandbox's own, and nothing may listen there; for a server of this machine, network= "
+            "needs 'localhost:PORT'",
         )
     elif lines:
         yield (
