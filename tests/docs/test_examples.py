@@ -44,8 +44,13 @@ def example(name: str, *arguments: str, check: bool = True) -> subprocess.Comple
 # ---- documents
 
 
-# The pages of frameworks are run where the frameworks are: tests/integrations/test_page.py.
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if not name.startswith("docs/integrations/")])
+def has_framework(name: str) -> bool:
+    """Say if a page is one of a framework's: it is run where the framework is, by tests/integrations/test_page.py."""
+    tests = ROOT / "tests/integrations" / Path(name).stem.replace("-", "_")
+    return name.startswith("docs/integrations/") and (tests / "requirements.in").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if not has_framework(name)])
 def test_document(name: str, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """All blocks of the document run, and print what it says."""
     fences.Runner(ROOT / name, lambda: "".join(capfd.readouterr())).run()
@@ -66,6 +71,23 @@ def test_links(name: str) -> None:
             headings = re.findall(r"^#+ (.+)$", found.read_text(), flags=re.M)
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, f"{name}: {target}"
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name.startswith("docs/integrations/")])
+def test_page_of_an_integration(name: str) -> None:
+    """It begins with a few lines to paste, and says how to ask the machine; then what is contained, what not, versions."""
+    text = (ROOT / name).read_text()
+    headings = re.findall(r"^## (.+)$", text, re.M)
+    assert headings[0] == "In five lines" and headings[-1] == "Versions"
+    if has_framework(name):
+        parts = [headings.index(part) for part in ("What is contained", "What isn't contained", "Errors")]
+        assert parts == sorted(parts)
+    section = text.partition("## In five lines\n")[2].partition("\n## ")[0]
+    first = next(fences.blocks(section))
+    assert len([line for line in first.code.splitlines() if line]) <= 14
+    assert (first.expected is not None) is (first.language == "python")
+    assert re.search(r"^`nsbox doctor` tells you whether (this|a) machine can do it\.", section, re.M)
+    assert re.search(r"[Tt]ested .*\d\.\d", text.partition("## Versions\n")[2], re.S)
 
 
 def test_tests_that_are_named() -> None:

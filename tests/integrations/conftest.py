@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-sys.path.insert(0, str(_HERE.parent / "docs"))  # the reader of Markdown
+sys.path[:0] = [str(_HERE / "lib"), str(_HERE.parent / "docs")]  # the latter has the reader of Markdown
 _FRAMEWORK = os.environ.get("NSBOX_FRAMEWORK", "")
 
 collect_ignore = [path.name for path in _HERE.iterdir() if path.is_dir() and path.name != _FRAMEWORK]

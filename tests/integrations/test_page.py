@@ -20,5 +20,7 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):  # `jupyter run` writes there
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
     assert fences.Runner(PAGE, lambda: "".join(capfd.readouterr())).run() > 0
     shutil.rmtree(Path(tempfile.gettempdir(), "dask-scratch-space"), ignore_errors=True)  # Dask keeps it

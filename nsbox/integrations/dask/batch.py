@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
 from distributed import get_worker
 
-from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox.integrations.dask.ledger import begin
 from nsbox.integrations.dask.plugin import SandboxPlugin, here
 from nsbox.integrations.dask.result import DaskResult
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     Item = tuple[str, Mapping[str, Any] | None]
 
 
-@frozen
-class Done(Frozen):
+@dataclasses.dataclass(frozen=True)
+class Done:
     """What became of a batch.
 
     records: of its snippets, in order; fewer than there are if an error came between.
@@ -72,7 +72,7 @@ def run_single(code: str, inputs: Mapping[str, Any] | None, plugin: str, rerun: 
     done = run_batch(0, [(code, inputs)], plugin, rerun, options)
     if done.error is not None:
         raise done.error
-    return replace(done.records[0], index=None)
+    return dataclasses.replace(done.records[0], index=None)
 
 
 async def gone(plugin: str, prefix: str, dask_worker: Any = None) -> None:

@@ -7,12 +7,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distributed import KilledWorker, as_completed
 
 from nsbox._base.display import type_phrase
-from nsbox._base.frozen import Frozen, frozen
 from nsbox._batches.map import split
 from nsbox._batches.progress import Meter, check_progress, length
 from nsbox._python.call import check_code, check_inputs
@@ -110,8 +110,8 @@ def map(
     return DaskMap(client, codes, check_inputs(inputs), batch, bool(ordered), progress, chosen, dict(dask or {}))
 
 
-@frozen
-class _Sent(Frozen):
+@dataclass(frozen=True)
+class _Sent:
     """A batch that was sent. tries: how often Dask was asked for it."""
 
     first: int

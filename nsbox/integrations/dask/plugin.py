@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed import WorkerPlugin, get_worker
 
 import nsbox
-from nsbox._base.display import type_phrase
-from nsbox._base.frozen import replace
+from nsbox.integrations._policies import check, made
 from nsbox.integrations.dask.ledger import open_ledger
 
 if TYPE_CHECKING:
     from distributed import Worker
 
-    Policies = nsbox.Policy | Callable[[Path], nsbox.Policy]
+    from nsbox.integrations._policies import Policies
 
 NAME = "nsbox"
 
@@ -52,8 +52,7 @@ class SandboxPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
         share: bool = True,
         name: str = NAME,
     ) -> None:
-        if not isinstance(policy, nsbox.Policy) and not callable(policy):
-            raise TypeError(f"policy is {type_phrase(policy)}, must be a Policy, or a function that returns one")
+        check(policy)
         self.name = name
         self._policy, self._share = policy, share
         self._options: dict[str, Any] = {
@@ -127,17 +126,14 @@ class SandboxPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
         if isinstance(self._policy, nsbox.Policy):
             return self._policy
         self._scratch = tempfile.TemporaryDirectory(prefix="nsbox-", dir=self.worker.local_directory)
-        policy = self._policy(Path(self._scratch.name))
-        if not isinstance(policy, nsbox.Policy):
-            raise TypeError(f"the function of SandboxPlugin returned {type_phrase(policy)}, must return a Policy")
-        return policy
+        return made(self._policy, Path(self._scratch.name))
 
     def _shared(self, policy: nsbox.Policy) -> nsbox.Policy:
         """Return the policy with its share of the worker's memory."""
         limits, whole = policy.limits, self.worker.memory_manager.memory_limit
         if not self._share or not whole or limits.memory is not None or limits.total_memory is not None:
             return policy
-        return policy.with_(limits=replace(limits, memory=whole // max(1, self.worker.state.nthreads)))
+        return policy.with_(limits=dataclasses.replace(limits, memory=whole // max(1, self.worker.state.nthreads)))
 
     def _close(self) -> None:
         box, self._box = self._box, None

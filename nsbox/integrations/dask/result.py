@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nsbox._base.frozen import TYPE_CHECKING, frozen
-from nsbox._calls.record import ToolResult
-from nsbox._python.result import PythonResult
-from nsbox._tools.verdicts import Hint
+from typing import TYPE_CHECKING
+
+from nsbox import Hint, PythonResult, ToolResult
+from nsbox._base.frozen import frozen
 
 if TYPE_CHECKING:
     from typing import Any

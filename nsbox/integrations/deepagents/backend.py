@@ -11,11 +11,11 @@ import base64
 import functools
 import posixpath
 import uuid
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsbox import AccessError, CancelToken, EditError, NsboxError, Policy, Sandbox, Session, Transaction, in_thread
 from nsbox._base.display import type_phrase
-from nsbox._base.paths import is_below
 from nsbox.integrations._extras import without
 from nsbox.integrations._status import shell_status
 from nsbox.integrations.deepagents.pages import page
@@ -367,7 +367,7 @@ class SandboxBackend(BaseSandbox):
     def _by_script(self, path: str, error: Exception, failed: Any, script: Callable[[Any], Any], token: Any) -> Any:
         """Return what a script finds where nsbox's own tools don't look: outside of what the policy names."""
         inside = posixpath.normpath(path)
-        is_named = any(is_below(inside, root) for root in self.box.list_readable())
+        is_named = any(PurePosixPath(inside).is_relative_to(root) for root in self.box.list_readable())
         if not isinstance(error, AccessError) or is_named or not path.startswith("/"):
             return failed
         result = script(_Scripts(self.box, token))

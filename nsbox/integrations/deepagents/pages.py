@@ -5,9 +5,8 @@ from __future__ import annotations
 import codecs
 import io
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from nsbox._base.frozen import Frozen, field, frozen
 
 if TYPE_CHECKING:
     from typing import IO
@@ -17,8 +16,8 @@ _PIECE = 1 << 16  # characters that are read at once
 _COUNTED = 1 << 20  # bytes of a file whose lines are counted
 
 
-@frozen
-class Page(Frozen):
+@dataclass(frozen=True)
+class Page:
     """Lines of a text file, or the contents of another one.
 
     size: of the file, in bytes.

@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 
 from nsbox import NsboxError, Policy, Popen, hints
-from nsbox._base.paths import PACKAGE
 from nsbox.integrations.pytest.policy import policy_of
 
 _SCOPES = ("test", "module")
 _MOST_LINE = 64 << 20  # bytes of a message
 _MOST_TEXT = 10_000  # characters of what a pytest that has ended printed
 _VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PY_COLORS")
-_PROGRAM = Path(PACKAGE, "integrations/pytest/inside.py")
+_PROGRAM = Path(__file__).with_name("inside.py")
 
 
 def begin(session: pytest.Session) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 import nsbox
-from nsbox._base.frozen import replace
-from nsbox.integrations.ray.place import Place, check
+from nsbox.integrations._policies import check
+from nsbox.integrations.ray.place import Place
 
 if TYPE_CHECKING:
-    from nsbox.integrations.ray.place import Policies
+    from nsbox.integrations._policies import Policies
 
 
 class _Actor:
@@ -73,7 +74,7 @@ def _shared(policy: nsbox.Policy) -> nsbox.Policy:
     limits = policy.limits
     if not memory or limits.memory is not None or limits.total_memory is not None:
         return policy
-    return policy.with_(limits=replace(limits, memory=memory))
+    return policy.with_(limits=dataclasses.replace(limits, memory=memory))
 
 
 SandboxActor: Any = ray.remote(_Actor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import uuid
 from collections.abc import Mapping
@@ -17,14 +18,14 @@ from ray.experimental.sandbox.exceptions import (
 )
 
 import nsbox
-from nsbox._base.frozen import replace
+from nsbox.integrations._policies import check
 from nsbox.integrations._status import shell_status
-from nsbox.integrations.ray.place import Place, check
+from nsbox.integrations.ray.place import Place
 
 if TYPE_CHECKING:
     from ray.experimental.sandbox.config import SandboxConfig
 
-    from nsbox.integrations.ray.place import Policies
+    from nsbox.integrations._policies import Policies
 
 IMAGE = "host"
 _OUTPUT = "16M"
@@ -63,7 +64,7 @@ def _configured(policy: nsbox.Policy, config: SandboxConfig) -> nsbox.Policy:
         changed["total_memory"] = memory
     if config.cpu:
         changed["cpus"] = config.cpu
-    limits = replace(policy.limits, **changed) if changed else policy.limits
+    limits = dataclasses.replace(policy.limits, **changed) if changed else policy.limits
     network = "host" if config.network == "host" else policy.network
     return policy.with_(limits=limits, network=network)
 

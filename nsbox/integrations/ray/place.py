@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nsbox
-from nsbox._base.display import type_phrase
+from nsbox.integrations._policies import made
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
-    Policies = nsbox.Policy | Callable[[Path], nsbox.Policy]
+    from nsbox.integrations._policies import Policies
 
 # The directory's content ends a moment after the process does. Code may have made directories that nobody can enter.
 _REMOVE = """
@@ -33,12 +33,6 @@ exec 3<&0
     done
 ) &
 """
-
-
-def check(policy: object) -> None:
-    """Raise TypeError for what is neither a policy nor a function."""
-    if not isinstance(policy, nsbox.Policy) and not callable(policy):
-        raise TypeError(f"policy is {type_phrase(policy)}, must be a Policy, or a function that returns one")
 
 
 class _Scratch:
@@ -93,10 +87,7 @@ class Place:
         if isinstance(policy, nsbox.Policy):
             return policy
         self._scratch = _Scratch()
-        found = policy(self._scratch.path)
-        if not isinstance(found, nsbox.Policy):
-            raise TypeError(f"the function that makes the policy returned {type_phrase(found)}, must return a Policy")
-        return found
+        return made(policy, self._scratch.path)
 
     @property
     def box(self) -> nsbox.Sandbox:

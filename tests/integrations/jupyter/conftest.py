@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from jupyter_core.utils import ensure_event_loop
+from nsbox_processes import below
 
 from nsbox.integrations.jupyter import install
 
@@ -29,8 +29,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = {*glob.glob(pattern)}
     yield
     assert {*glob.glob(pattern)} <= before
-    left = [one for one in psutil.Process().children(recursive=True) if "ipykernel_launcher" in one.cmdline()]
-    assert left == []
+    assert not below(lambda one: "ipykernel_launcher" in one.cmdline())
 
 
 @pytest.fixture

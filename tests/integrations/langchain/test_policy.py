@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HostExecutionPolicy, ShellToolMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from nsbox_processes import sleepers
 
 import nsbox
 from nsbox.integrations.langchain import SandboxExecutionPolicy
@@ -222,10 +222,6 @@ def test_boxes(workspace: Path) -> None:
             SandboxExecutionPolicy(wrong)
     with pytest.raises(ValueError, match="max_output_lines"):
         SandboxExecutionPolicy(max_output_lines=0)
-
-
-def sleepers() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children(recursive=True) if one.name() == "sleep"]
 
 
 def test_cancelled(workspace: Path) -> None:

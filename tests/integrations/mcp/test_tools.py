@@ -15,6 +15,7 @@ import psutil
 import pytest
 from mcp.shared.exceptions import MCPError
 from nsbox_mcp_clients import LONG, Serve, descendants, legacy, modern, until
+from nsbox_processes import below
 
 import nsbox
 from nsbox._handles.schemas import TOOLS
@@ -136,7 +137,7 @@ def test_endless_output(serve: Serve) -> None:
             answer = done.structured_content
             assert (answer["stdout_bytes"], answer["truncated"], answer["status"]) == (1 << 30, True, 0)
             assert len(answer["stdout"]) < 200_000
-            (server,) = [one for one in psutil.Process().children() if "mcp" in one.cmdline()]
+            (server,) = below(lambda one: "mcp" in one.cmdline(), is_recursive=False)
             assert server.memory_info().rss < 400 << 20
 
     asyncio.run(main())

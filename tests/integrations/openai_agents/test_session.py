@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from agents.sandbox import LocalSnapshotSpec, Manifest, SandboxPathGrant, errors
 from agents.sandbox.entries import File
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
+from nsbox_processes import sleepers
 
 import nsbox
 from nsbox.integrations.openai_agents import NsboxSandboxClient, NsboxSandboxClientOptions
@@ -38,10 +38,6 @@ def inside(use: Callable[[Any], Awaitable[None]], client: Any = None, **options:
         assert options.get("manifest") is not None or not Path(session.state.manifest.root).exists()
 
     asyncio.run(run())
-
-
-def sleepers() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children(recursive=True) if one.name() == "sleep"]
 
 
 def test_exec() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import fences
 import pytest
 from ray.experimental.sandbox import exceptions
 from ray.experimental.sandbox.backend.base import SandboxStatus
@@ -19,6 +20,8 @@ from ray.experimental.sandbox.config import SandboxConfig
 import nsbox
 from nsbox.integrations.ray import SandboxBackend
 
+PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/ray.md"
+
 
 def await_gone(directory: Path) -> None:
     """Wait until no directory of nsbox's is there any more."""
@@ -26,6 +29,17 @@ def await_gone(directory: Path) -> None:
     while left := list(directory.glob("nsbox-*")):
         assert time.monotonic() < end, left
         time.sleep(0.05)
+
+
+@pytest.mark.timeout(900)
+def test_the_page_in_five_lines(short: Path, env: dict[str, str]) -> None:
+    """The first program of the page runs, and prints what stands there; by itself, since Ray leaves its threads."""
+    block = next(fences.blocks(PAGE.read_text().partition("## In five lines")[2]))
+    (short / "program.py").write_text(block.code)
+    done = subprocess.run([sys.executable, "program.py"], cwd=short, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert block.expected is not None and fences.is_like(block.expected, done.stdout), done.stdout
+    await_gone(short / "tmp")
 
 
 @pytest.mark.smoke
