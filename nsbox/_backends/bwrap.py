@@ -6,9 +6,12 @@ to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _spawn.bwrap carries i
 
 from __future__ import annotations
 
+import errno
+
 from nsbox._backends import sentences
 from nsbox._backends.filters import left_behind, programs, refused, unkillable
 from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
+from nsbox._backends.refusals import refused_userns
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._layout.layout import completed, home, layout, pinned_paths, wants_full, without_list
 from nsbox._plan import ops
@@ -38,7 +41,12 @@ def missing(host: Host) -> tuple[Reason, ...]:
     if not host.bwrap:
         reasons.append(Reason("there is no /usr/bin/bwrap", "install the package bubblewrap"))
     elif host.bwrap_problem:
-        reasons.append(Reason(f"{host.bwrap} doesn't work here: {host.bwrap_problem}"))
+        # What it prints guesses at the kernel's settings. Behind a filter, or where namespaces are refused to this
+        # process too, the cause is the same one.
+        is_refused = host.userns_error or host.is_filtered
+        cause = refused_userns(host.userns_error or errno.EPERM, host) if is_refused else Reason("")
+        what = f"{host.bwrap} doesn't work here: {host.bwrap_problem}"
+        reasons.append(Reason(f"{what} ({cause.what})" if cause.remedy else what, cause.remedy))
     elif () < host.bwrap_version < _FLOOR:
         have = ".".join(map(str, host.bwrap_version))
         reasons.append(Reason(f"{host.bwrap} is version {have}", "bubblewrap 0.8 or later"))

@@ -30,6 +30,13 @@ def apparmor_profile(interpreter: str) -> str:
     return _PROFILE.format(interpreter=f'"{interpreter}"' if " " in interpreter else interpreter)
 
 
+# What lets a process make namespaces that runs behind somebody's seccomp filter.
+FILTERED = (
+    "in a container, --security-opt seccomp=deploy/seccomp.json, of nsbox's source (docs/howto/containers-and-ci.md); "
+    "in a sandbox of nsbox, nested=True in its policy"
+)
+
+
 def refused_calls(calls: tuple[tuple[str, int], ...]) -> Reason:
     """Return the reason if a seccomp filter refuses calls that every sandbox needs.
 
@@ -44,8 +51,7 @@ def refused_calls(calls: tuple[tuple[str, int], ...]) -> Reason:
     )
     return Reason(
         f"a seccomp filter of this process refuses {' and '.join(groups)}",
-        "allow them in the filter: in a container, --security-opt seccomp=unconfined; in a service of systemd, no "
-        "SystemCallFilter= without @mount; in a sandbox of nsbox, nested=True in its policy",
+        f"allow them in the filter: in a service of systemd, no SystemCallFilter= without @mount; {FILTERED}",
     )
 
 
@@ -89,6 +95,6 @@ def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reas
     if host.is_filtered:
         return Reason(
             "this process runs behind a seccomp filter, which refuses user namespaces",
-            "in a container, --security-opt seccomp=unconfined; in a sandbox of nsbox, nested=True in its policy",
+            FILTERED,
         )
     return Reason("user namespaces are refused here, for a reason that nsbox can't see")

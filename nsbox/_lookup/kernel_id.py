@@ -12,7 +12,8 @@ import os
 from operator import itemgetter
 
 from nsbox._backends import namespaces
-from nsbox._base.errors import Reason, UnavailableError
+from nsbox._backends.refusals import refused_userns
+from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_below
 from nsbox._core import abi, linux
@@ -34,6 +35,7 @@ _NEEDED = {"CAP_SETGID": CAP_SETGID, "CAP_SETUID": CAP_SETUID, "CAP_SETPCAP": _C
 # CAP_KILL is needed to end commands that have other ids.
 _NEEDED |= {"CAP_SYS_ADMIN": _CAP_SYS_ADMIN, "CAP_KILL": _CAP_KILL}
 _MOST = 256  # policies that are remembered
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.ENOSYS, errno.EINVAL)
 
 _ids: dict[Policy, int] = {}
 _next = 0
@@ -166,6 +168,21 @@ def _check_no_users_mount(path: str) -> None:
             )
 
 
+def _namespace(path: str, uid: int, gid: int, number: int, host: Host) -> linux.UserNamespace:
+    """Return namespace_of(). Its clone(2) is the first of all: SetupError says what refuses it.
+
+    Not a reason for doing without kernel ids, since commands would then have those of the caller, root's.
+    """
+    try:
+        return namespace_of(uid, gid, number)
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        reason = refused_userns(error.errno, host)
+        hint = ": ".join(filter(None, (reason.what, reason.remedy)))
+        raise SetupError(error.errno, "make a user namespace", f"idmapped mount of {path}", hint) from None
+
+
 def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> Host:
     """Return the host with kernel ids, or with the reason why there are none.
 
@@ -179,7 +196,7 @@ def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> 
     named = with_matches(policy, host)
     wished = {*named.write, *named.read, home_source(policy, host)}
     for path, uid, gid in found:
-        refused = linux.refused_idmap(path, namespace_of(uid, gid, number))
+        refused = linux.refused_idmap(path, _namespace(path, uid, gid, number, host))
         if not refused:
             owners.append((path, uid, gid))
         elif path in wished:

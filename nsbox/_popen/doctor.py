@@ -98,8 +98,9 @@ def _attempt(policy: Policy) -> Exception | str:
 
 def _failed(name: str, is_needed: bool, error: Exception) -> Check:
     if isinstance(error, UnavailableError):
-        words, remedy = (
-            "; ".join(filter(None, (getattr(r, part) for r in error.reasons))) for part in ("what", "remedy")
+        words, remedy = (  # two backends can have the same remedy
+            "; ".join(dict.fromkeys(filter(None, (getattr(r, part) for r in error.reasons))))
+            for part in ("what", "remedy")
         )
         return Check(name, "fails", is_needed, words, remedy)
     if isinstance(error, SetupError):

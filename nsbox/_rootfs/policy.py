@@ -128,7 +128,10 @@ def _wishes(wishes: dict[str, Any], network: object) -> dict[str, Any]:
     if isinstance(limits, Limits):
         chosen["limits"] = with_small(replace(limits, core_size=0) if limits.core_size is None else limits)
     if network == "host" and "landlock" not in wishes:
-        # Its scopes keep commands from the host's abstract unix sockets, which no mount hides.
+        # Its scopes keep commands from the host's abstract unix sockets, which no mount hides. The caller hasn't wished
+        # for it. Policy.workspace(network="host") uses them too where the kernel has them, and demands them nowhere. So
+        # the loss is accepted, not in silence: degrade has it, and so have lost and not_enforced of what has run. With
+        # the caller's own landlock=True it is demanded.
         chosen["landlock"] = True
         chosen["degrade"] = frozenset(wishes.get("degrade", ())) | {"landlock"}
     return chosen

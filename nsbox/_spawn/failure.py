@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox._backends.refusals import refused_userns
+from nsbox._backends.refusals import refused_calls, refused_userns
 from nsbox._base.display import printable
 from nsbox._base.errors import AccessError, IdsError, ProcessesError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -162,6 +162,9 @@ def _hint(result: command.Result, op: Op | None, host: Host) -> str:
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
     if step == c.STEP_CLONE and number == errno.ENOSYS:
         return "a seccomp filter of this process refuses clone3(2), by which a process starts in a cgroup"
+    if step == c.STEP_CLONE and number in (errno.EPERM, errno.EACCES) and host.is_filtered:
+        reason = refused_calls((("clone", number),))
+        return f"{reason.what}: {reason.remedy}"
     if step == c.STEP_INIT and number == errno.EINVAL:
         return "this kernel can't begin a time namespace here: Linux 6.1 can't, 6.12 can"
     if step == c.STEP_LANDLOCK and number in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):

@@ -148,6 +148,61 @@ def test_masks_and_no_procfs(profile: Path, workspace: Path) -> None:
     assert done.stdout == "contained\n", done.stderr
 
 
+def refusing(path: Path, name: str, **condition: int) -> Path:
+    """Write a profile that refuses one call, or those with flags among its first argument; return its path."""
+    mask = [{"index": 0, "value": v, "valueTwo": v, "op": "SCMP_CMP_MASKED_EQ"} for v in condition.values()]
+    row = {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": 1, "args": mask}
+    path.write_text(json.dumps({**PROFILE, "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [row]}))
+    return path
+
+
+@pytest.mark.vm
+@pytest.mark.parametrize("policy", ["", ", backend='landlock', degrade=LOSSES"])
+def test_clone_refused(policy: str, tmp_path: Path, workspace: Path) -> None:
+    """Where a filter refuses clone(2) wholly, the error names step, op and remedy, for root's idmapped mounts too."""
+    code = f"""if True:
+        import nsbox, sys
+        from nsbox._policy.losses import LOSSES
+        try: nsbox.run(["true"], policy=nsbox.Policy.workspace(sys.argv[1]{policy}))
+        except nsbox.SetupError as error: print(error.errno, error.step, error.op, error.hint, sep="|")
+    """
+    done = behind(refusing(tmp_path / "x.json", "clone"), sys.executable, "-P", "-c", code, str(workspace))
+    number, step, op, hint = done.stdout.split("|")
+    by_root = os.geteuid() == 0 and not policy
+    place = f"idmapped mount of {workspace}"
+    assert (number, step, op) == ("1", *(("make a user namespace", place) if by_root else ("clone", "None")))
+    assert "seccomp filter" in hint and "--security-opt seccomp=deploy/seccomp.json" in hint
+
+
+def test_user_namespaces_refused_by_flag(tmp_path: Path, workspace: Path) -> None:
+    """A filter that sees CLONE_NEWUSER refuses only root's idmapped mounts, by an error of nsbox's own."""
+    path = refusing(tmp_path / "x.json", "clone", flags=0x10000000)
+    done = behind(path, *NSBOX, "run", "-w", str(workspace), "--", "true")
+    if os.geteuid() != 0:  # a user's files need none
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"nsbox: idmapped mount of {workspace}: make a user namespace: "), done.stderr
+    assert "this process runs behind a seccomp filter" in done.stderr
+
+
+@needs.programs("bwrap")
+def test_why_bubblewrap_fails_too(default: Path) -> None:
+    """The doctor names the filter as the reason why bubblewrap fails, and what helps; control: without it there is none."""
+
+    def check(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+        (found,) = (c for c in json.loads(done.stdout)["checks"] if c["name"].endswith(": bubblewrap"))
+        return dict(found)
+
+    failed = check(behind(default, *NSBOX, "doctor", "--json"))
+    assert failed["state"] == "fails"
+    assert "(this process runs behind a seccomp filter" in failed["said"]
+    assert "--security-opt seccomp=deploy/seccomp.json" in failed["remedy"]
+    assert "docs/howto/containers-and-ci.md" in failed["remedy"]
+    free = check(subprocess.run([*NSBOX, "doctor", "--json"], capture_output=True, text=True, check=False))
+    assert "filter" not in free["said"] + free["remedy"]
+
+
 # Without these the default policy works, and others don't: sethostname(2) is for a hostname, fspick(2) for overlays, as
 # are clone(2)'s namespaces unless root's ids are mapped. The last is newer than many kernels, and there is another way.
 NOT_ALWAYS = ["sethostname", "fspick", "open_tree_attr", *(["clone"] if os.geteuid() else [])]

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from nsbox_testing.trees import taken
 
 import nsbox
 from nsbox import Bind, Details, Policy, PolicyError, Sandbox, Tmpfs, rootfs
+from nsbox._backends import compile_policy
 
 pytest.importorskip("elftools")
 
@@ -136,6 +138,18 @@ def test_abstract_sockets(root: str, workspace: Path) -> None:
         assert py(rootfs.policy(root, workspace=workspace, network="host", landlock=False), code, name) == 0
         if nsbox.probe().landlock_abi >= 6:
             assert py(host, code, name) == errno.EPERM
+
+
+def test_landlock_is_demanded_if_wished_for(root: str, workspace: Path) -> None:
+    """With the host's network a kernel without Landlock is accepted, and each value says so; by landlock=True it isn't."""
+    old = replace(nsbox.probe(), landlock_abi=0)
+    policy = rootfs.policy(root, workspace=workspace, network="host")
+    assert policy.degrade == {"landlock"}
+    plan = compile_policy(policy, old)
+    assert plan.lost == {"landlock"} and any(line.startswith("landlock: ") for line in plan.not_enforced)
+    with pytest.raises(nsbox.UnavailableError, match="landlock: "):
+        compile_policy(rootfs.policy(root, workspace=workspace, network="host", landlock=True), old)
+    assert not rootfs.policy(root, workspace=workspace).degrade
 
 
 def test_other_sandboxes(root: str, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ MACHINE = (
         pattern("seccomp filter of this process refuses", "runs behind a seccomp filter", "refuses clone3"),
         ("docker", "podman", "container", "kubernetes"),
         "a container's seccomp filter, or an outer sandbox, refuses the calls that make namespaces and mounts",
-        "in a container, `--security-opt seccomp=unconfined` and `--security-opt systempaths=unconfined`; in a sandbox "
-        "of nsbox, `nested=True` (--nested) in the outer policy",
+        "in a container, `--security-opt seccomp=deploy/seccomp.json`, of nsbox's source, and `--security-opt "
+        "systempaths=unconfined`; in a sandbox of nsbox, `nested=True` (--nested) in the outer policy",
         looks.seccomp,
         "containers-and-ci.md#docker-and-podman",
     ),

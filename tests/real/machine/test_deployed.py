@@ -1,0 +1,175 @@
+"""The commands of deploy/, run behind the settings that their files have: there is no container engine here.
+
+The settings are read from the files. unshare(1), mount(8) and setpriv(1) do what an engine does: namespaces, a read-only
+root, the file systems that can be written to, the user, no capability, the filter. Images and AppArmor have no part in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from nsbox_testing import engine, needs
+
+import nsbox
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+PROFILE: dict[str, Any] = json.loads((DEPLOY / "seccomp.json").read_text())
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["nsbox"]
+GITLAB: dict[str, Any] = yaml.safe_load((DEPLOY / "gitlab-ci.yml").read_text())["sandboxed"]
+NSBOX = [sys.executable, "-P", "-m", "nsbox"]
+# Where engines cover files of /proc, and the runtime's own filter refuses namespaces: see test_containers.py.
+MASK = "mount -t tmpfs -o ro none /proc/acpi 2>/dev/null || mount --bind /dev/null /proc/keys\n"
+NEW_NAMESPACES = 0x7E020000
+# The capabilities that an engine leaves to root.
+ROOT_HAS = (
+    *("chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap", "setpcap"),
+    *("net_bind_service", "sys_chroot", "kill", "audit_write"),
+)
+UID = os.geteuid() or 1000
+
+pytestmark = [needs.programs("unshare", "setpriv"), pytest.mark.vm]
+
+
+def pod(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "kubernetes" / name).read_text())["spec"]
+    return found
+
+
+def places(text: dict[str, Any]) -> dict[str, str]:
+    """The directories that can be written to, with the options of their tmpfs, of a service or a pod."""
+    if "tmpfs" in text:
+        found = dict(entry.partition(":")[::2] for entry in text["tmpfs"])
+        return {path: options.replace("=1000", f"={UID}") for path, options in found.items()}
+    (container,) = text["containers"]
+    # An emptyDir is the group's, by fsGroup.
+    return {mount["mountPath"]: f"gid={UID},mode=2777" for mount in container["volumeMounts"]}
+
+
+def profile(path: Path, *, is_ours: bool) -> Path:
+    """Write the filter: ours, or one such as the runtimes' own."""
+    rows = PROFILE["syscalls"]
+    if not is_ours:
+        mask = [{"index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]
+        needed = rows[1]["names"]
+        rows = [row for row in rows if row["names"] != needed]
+        rows = [{"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": mask}, *rows]
+    path.write_text(json.dumps({**PROFILE, "syscalls": rows}))
+    return path
+
+
+def contained(
+    seccomp: Path, writable: dict[str, str], *command: str, masks: str = "", is_root: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as in such a container. Below /mnt are its /work, /tmp and home; the rest can only be read."""
+    made = "mount -t tmpfs -o mode=755 none /mnt; mkdir -p /mnt/tmp /mnt/work /mnt/home/nsbox\n"
+    for path, options in writable.items():
+        made += f"mount -t tmpfs -o nosuid,nodev,noexec,{options} none /mnt{path}\n"
+    made += "mount -o remount,bind,ro /mnt; mount -o remount,bind,ro /\n"
+    if os.geteuid() == 0:
+        new = []
+        ids = [] if is_root else [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+        kept = [f"--bounding-set=-all,{','.join(f'+{name}' for name in ROOT_HAS)}"] if is_root else []
+    else:
+        new, ids, kept = ["--user", "--map-current-user", "--keep-caps"], [], []
+    drop = [
+        "setpriv",
+        *ids,
+        "--ambient-caps=-all",
+        "--inh-caps=-all",
+        *(kept or ["--bounding-set=-all", "--no-new-privs"]),
+    ]
+    script = f'set -e\n{made}{masks}\ncd /mnt/work\nset +e\n"$@" & wait $!'  # pid 1 reaps
+    namespaces = ["--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
+    environment = {**os.environ, "HOME": "/mnt/home/nsbox", "TMPDIR": "/mnt/tmp"}
+    environment.pop("XDG_STATE_HOME", None)
+    line = [
+        "unshare",
+        *new,
+        *namespaces,
+        "sh",
+        "-c",
+        script,
+        "sh",
+        *drop,
+        sys.executable,
+        engine.__file__,
+        str(seccomp),
+    ]
+    return subprocess.run([*line, *command], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
+
+
+@pytest.fixture
+def readable(tmp_path: Path) -> Path:
+    """A directory that the container's user can read too."""
+    path = tmp_path
+    while path.stat().st_uid == os.geteuid() and path != path.parent:
+        path.chmod(path.stat().st_mode | 0o055)
+        path = path.parent
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", [COMPOSE, pod("isolated.yaml")], ids=["compose.yaml", "isolated.yaml"])
+def test_whole(text: dict[str, Any], readable: Path) -> None:
+    """With the settings of the file, its command finds the default policy enforced as a whole, and a command runs."""
+    seccomp = profile(readable / "seccomp.json", is_ours=True)
+    command = text.get("command") or text["containers"][0]["args"]
+    done = contained(seccomp, places(text), *NSBOX, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    script = "echo $$; touch made; touch /mnt/home/nsbox/made || touch /usr/made"
+    done = contained(seccomp, places(text), *NSBOX, "run", "--", "sh", "-c", script)
+    assert done.stdout == "2\n", done.stderr
+    assert "/usr/made" in done.stderr and "touch: cannot touch 'made'" not in done.stderr
+
+
+def test_programs_in_the_workspace(readable: Path) -> None:
+    """compose.yaml's "exec": a program that was built in /work runs in a sandbox; control: without the word it doesn't."""
+    seccomp = profile(readable / "seccomp.json", is_ours=True)
+    script = "cp /bin/echo made && ./made it runs"
+    done = contained(seccomp, places(COMPOSE), *NSBOX, "run", "--", "sh", "-c", script)
+    assert done.stdout == "it runs\n", done.stderr
+    without = {path: options.replace(",exec", "") for path, options in places(COMPOSE).items()}
+    assert "Permission denied" in contained(seccomp, without, *NSBOX, "run", "--", "sh", "-c", script).stderr
+
+
+@pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
+def test_nothing_allowed(readable: Path) -> None:
+    """restricted.yaml's command runs behind a runtime's own filter and masks; without --degrade it is refused."""
+    text = pod("restricted.yaml")
+    (container,) = text["containers"]
+    seccomp = profile(readable / "seccomp.json", is_ours=False)
+    done = contained(seccomp, places(text), *NSBOX, *container["args"], masks=MASK)
+    assert done.stdout == "contained\n", done.stderr
+    degrade, script = container["args"][1:3], "touch made; cat /mnt/home/nsbox/x /etc/hostname; touch /mnt/tmp/made"
+    done = contained(seccomp, places(text), *NSBOX, "run", *degrade, "--", "sh", "-c", script, masks=MASK)
+    assert "'/mnt/tmp/made': Permission denied" in done.stderr
+    assert "made': Read-only" not in done.stderr and "touch 'made'" not in done.stderr
+    done = contained(seccomp, places(text), *NSBOX, "run", "--", "true", masks=MASK)
+    assert done.returncode != 0
+    assert "this process runs behind a seccomp filter" in done.stderr and "attributes: " in done.stderr
+
+
+@pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
+def test_gitlab(readable: Path) -> None:
+    """The job's command runs in a job's container, by root if the test is; with our filter, as its file says."""
+    (line,) = GITLAB["script"]
+    script = line.replace("/opt/nsbox/bin/nsbox", " ".join(NSBOX))
+    writable = {"/work": f"uid={os.geteuid()},mode=0755", "/tmp": "mode=1777"}
+
+    def run(*, is_ours: bool, more: str = "") -> subprocess.CompletedProcess[str]:
+        seccomp = profile(readable / "seccomp.json", is_ours=is_ours)
+        text = script.replace(" --degrade", f"{more} --degrade")
+        return contained(seccomp, writable, "sh", "-ec", text, masks=MASK, is_root=os.geteuid() == 0)
+
+    done = run(is_ours=False)
+    assert done.stdout == "contained\n", done.stderr
+    done = run(is_ours=True)
+    assert done.returncode != 0 and "make file system: Operation not permitted" in done.stderr
+    assert run(is_ours=True, more=" --backend landlock").stdout == "contained\n"
