@@ -1,7 +1,7 @@
 """Write the manual pages: man.py PARENT DIRECTORY, where PARENT is the directory that has the package nsbox.
 
-They are what `nsbox man` prints. The package isn't built yet, and its own __init__ refuses a source tree: a package that
-has nothing but its modules stands in for it. The pages need no compiled core.
+They are what `nsbox man` prints. The package isn't built yet, and its own __init__ refuses a source tree: a package
+that has nothing but its modules stands in for it. The pages need no compiled core.
 """
 
 import sys
