@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from nsbox._base.checks import check_size
@@ -126,7 +126,13 @@ class Review:
                 self._shown = frozenset(patch.shown)
             return visible(text) if escaped else text
 
-    def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
+    def commit(
+        self,
+        *,
+        expected: Iterable[Change] | None = None,
+        keep_set_ids: bool = False,
+        on_progress: Callable[[int, int, str], None] | None = None,
+    ) -> list[Change]:
         """Return the changes after bringing all of them into the workspace, or none. A success ends the transaction.
 
         Changed files are replaced (rename(2)): a process that has one open keeps the old contents. Sockets and device
@@ -136,6 +142,8 @@ class Review:
             diff() or patch() showed last, even if commands have run since; if neither was called, all changes.
         keep_set_ids: True keeps the set-user-ID and set-group-ID bits of files; otherwise they are dropped. Default:
             False.
+        on_progress: called in this thread before each change is copied, with how many are done, how many there are, and
+            the path. What it raises ends the commit, before the workspace has changed. Default: nothing is called.
 
         Raises:
         ConflictError, if something that was changed here has also changed in the workspace since the transaction began.
@@ -169,7 +177,9 @@ class Review:
             try:
                 if raw:
                     self._store.settle()
-                    transaction_commit.commit(self._store, upper, real, raw, self._began, check, copies, keep_set_ids)
+                    transaction_commit.commit(
+                        self._store, upper, real, raw, self._began, check, copies, keep_set_ids, on_progress
+                    )
             except BaseException:
                 if self._store.has_journal:
                     self._end()
