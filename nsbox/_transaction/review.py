@@ -185,11 +185,14 @@ class Review:
                     self._end()
                 raise
             self._end()
+        self._note_commit(changes)
+        return changes
+
+    def _note_commit(self, changes: list[Change]) -> None:
         logger.info("a commit has brought %d changes into %s", len(changes), printable(self.workspace))
         if observers.active:
             rows = [(change.kind, change.path, change.old_path) for change in changes]
             observers.note("commit", "", workspace=self.workspace, changes=rows)
-        return changes
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
