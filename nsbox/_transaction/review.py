@@ -142,8 +142,8 @@ class Review:
             diff() or patch() showed last, even if commands have run since; if neither was called, all changes.
         keep_set_ids: True keeps the set-user-ID and set-group-ID bits of files; otherwise they are dropped. Default:
             False.
-        on_progress: called in this thread before each change is copied, with how many are done, how many there are, and
-            the path. What it raises ends the commit, before the workspace has changed. Default: nothing is called.
+        on_progress: called before each change is copied, with how many are done and are to do, and the path. What it
+            raises ends the commit before the workspace has changed. Default: None.
 
         Raises:
         ConflictError, if something that was changed here has also changed in the workspace since the transaction began.
@@ -151,8 +151,8 @@ class Review:
         PolicyError, if by now commands of another policy can write to where the changes are kept.
         ValueError, while commands run.
 
-        After these errors nothing is lost and the transaction goes on, unless a CommitError says that not everything
-        could be undone. Paths of undone steps may be in conflict the next time.
+        After these errors nothing is lost and the transaction goes on, unless a CommitError says that not all could be
+        undone. Paths of undone steps may be in conflict the next time.
         """
         wanted = None if expected is None else _checked(expected)
         with self._trees() as (upper, real), self._at_rest(), self._locked():
@@ -174,12 +174,11 @@ class Review:
 
             check(is_top_ours=False)
             copies = partial(comparison.other_copies, changes)
+            ways = (check, copies, keep_set_ids, on_progress)
             try:
                 if raw:
                     self._store.settle()
-                    transaction_commit.commit(
-                        self._store, upper, real, raw, self._began, check, copies, keep_set_ids, on_progress
-                    )
+                    transaction_commit.commit(self._store, upper, real, raw, self._began, *ways)
             except BaseException:
                 if self._store.has_journal:
                     self._end()
