@@ -18,6 +18,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from elftools.elf.elffile import ELFFile
 
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of <elf.h>
@@ -95,12 +97,21 @@ def check_parts(archive: zipfile.ZipFile) -> None:
     names = archive.namelist()
     (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
     (sbom,) = (name for name in names if ".dist-info/sboms/" in name)
+    # By the standard's own schema, which the library has with it.
+    found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(archive.read(sbom).decode())
+    if found is not None:
+        wrong(f"the list of components isn't CycloneDX 1.6: {found}")
     number = re.findall(r"^Version: (.*)$", archive.read(metadata).decode(), re.MULTILINE)[0]
     if json.loads(archive.read(sbom))["metadata"]["component"]["version"] != number:
         wrong("the list of components is another version's")
     for name in ("nsbox/py.typed", "nsbox/_bwrap/front.py", "_nsbox_pytest.py"):
         if name not in names:
             wrong(f"there is no {name}")
+    # Beside the commands, so that `man` finds them: pip puts them into PREFIX/share/man.
+    data = sbom.partition(".dist-info/")[0] + ".data/data/share/man/man1/"
+    pages = {name.removeprefix(data) for name in names if name.startswith(data)}
+    if not {"nsbox.1", "nsbox-run.1"} <= pages:
+        wrong(f"there are no manual pages in {data}: {sorted(pages)}")
     modes = {row.filename: row.external_attr >> 16 & 0o777 for row in archive.infolist()}
     if modes["nsbox/nsbox-net"] != 0o755:
         wrong("nsbox/nsbox-net isn't executable")

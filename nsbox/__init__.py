@@ -14,6 +14,9 @@ PYTEST_DONT_REWRITE: else pytest, for which nsbox has a plugin, would warn where
 
 import sys
 
+if sys.version_info < (3, 11):  # noqa: UP036 - pip asks for 3.11, a source tree on PYTHONPATH doesn't
+    raise ImportError(f"nsbox needs Python 3.11 or later, and this is {sys.version.split()[0]}: use a newer one")
+
 
 def _guard_imports() -> None:
     """Guard nsbox's own imports from here on; not in the bwrap of `nsbox bwrap --install`, which starts with -I -S."""

@@ -126,9 +126,16 @@ class AsyncTask(AsyncSession):
         """Return the changes to the workspace as a unified diff; as Task.patch()."""
         return await waiting.in_thread(partial(self.task.patch, max_size=max_size, escaped=escaped))
 
-    async def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
-        """Bring the changes into the workspace, all or none; as Task.commit()."""
-        return await waiting.in_thread(partial(self.task.commit, expected=expected, keep_set_ids=keep_set_ids))
+    async def commit(
+        self,
+        *,
+        expected: Iterable[Change] | None = None,
+        keep_set_ids: bool = False,
+        on_progress: Callable[[int, int, str], None] | None = None,
+    ) -> list[Change]:
+        """Bring the changes into the workspace, all or none; as Task.commit(), with on_progress called in a thread."""
+        commit = partial(self.task.commit, expected=expected, keep_set_ids=keep_set_ids, on_progress=on_progress)
+        return await waiting.in_thread(commit)
 
     async def snapshot(self, *, max_size: int | str = "4G") -> Snapshot:
         """Return a Snapshot of all that commands have written; as Task.snapshot()."""

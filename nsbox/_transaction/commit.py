@@ -65,18 +65,22 @@ class Staging:
                     os.rmdir(name, dir_fd=fd)
         return True
 
-    def steps(self, changes: list[Change]) -> list[Step]:
-        """Return the steps for all changes (without renames).
+    def steps(self, changes: list[Change], tell: Callable[[int, int, str], None] | None = None) -> list[Step]:
+        """Return the steps for all changes (without renames), after copying what is new: of a commit, what takes long.
 
         First come those that make closed directories writable, then the changes, parents first. The final modes of
         directories come last, children first. A directory that is copied, dropped or replaced takes everything below it
         along, in one step.
+
+        tell: called before each change, with how many are done, how many there are, and its path.
         """
         moves: list[Step] = []
         whole = ""  # the directory whose step covers everything below it
-        for change in changes:
+        for i, change in enumerate(changes):
             if whole and change.path.startswith(whole):
                 continue
+            if tell is not None:
+                tell(i, len(changes), change.path)
             if change.kind == "modified" and change.type == change.old_type == "directory":
                 self._modes[change.path] = (change.old_mode or 0, change.mode)
                 continue
@@ -151,6 +155,7 @@ def commit(
     check: Callable[[], None],
     other_copies: Callable[[str, dict[str, str]], list[str]],
     keep_set_ids: bool = False,
+    tell: Callable[[int, int, str], None] | None = None,
 ) -> None:
     """Bring all changes into the workspace; raises CommitError and ConflictError.
 
@@ -159,6 +164,7 @@ def commit(
     check: raises if something in the workspace has changed meanwhile. It is called just before the journal is written.
     other_copies: returns the paths whose copies aren't what was reviewed; see Comparison.other_copies().
     keep_set_ids: whether files keep their set-user-ID and set-group-ID bits.
+    tell: see Staging.steps(). What it raises ends the commit, before anything has changed.
     """
     if store.has_journal:
         raise CommitError(OSError(errno.EBUSY, "one is under way"), "commit", is_undone=False)
@@ -168,7 +174,7 @@ def commit(
     try:
         try:
             staging = Staging(upper, real, store.spare, keep_set_ids=keep_set_ids)
-            steps = staging.steps(changes)
+            steps = staging.steps(changes, tell)
             others = [(path, "isn't what was reviewed") for path in other_copies(store.spare, staging.copies)]
             if others:
                 raise ConflictError(others, "another process has changed what was being copied into the workspace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from nsbox._base.checks import check_size
@@ -126,7 +126,13 @@ class Review:
                 self._shown = frozenset(patch.shown)
             return visible(text) if escaped else text
 
-    def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
+    def commit(
+        self,
+        *,
+        expected: Iterable[Change] | None = None,
+        keep_set_ids: bool = False,
+        on_progress: Callable[[int, int, str], None] | None = None,
+    ) -> list[Change]:
         """Return the changes after bringing all of them into the workspace, or none. A success ends the transaction.
 
         Changed files are replaced (rename(2)): a process that has one open keeps the old contents. Sockets and device
@@ -136,6 +142,8 @@ class Review:
             diff() or patch() showed last, even if commands have run since; if neither was called, all changes.
         keep_set_ids: True keeps the set-user-ID and set-group-ID bits of files; otherwise they are dropped. Default:
             False.
+        on_progress: called before each change is copied, with how many are done and are to do, and the path. What it
+            raises ends the commit before the workspace has changed. Default: None.
 
         Raises:
         ConflictError, if something that was changed here has also changed in the workspace since the transaction began.
@@ -143,8 +151,8 @@ class Review:
         PolicyError, if by now commands of another policy can write to where the changes are kept.
         ValueError, while commands run.
 
-        After these errors nothing is lost and the transaction goes on, unless a CommitError says that not everything
-        could be undone. Paths of undone steps may be in conflict the next time.
+        After these errors nothing is lost and the transaction goes on, unless a CommitError says that not all could be
+        undone. Paths of undone steps may be in conflict the next time.
         """
         wanted = None if expected is None else _checked(expected)
         with self._trees() as (upper, real), self._at_rest(), self._locked():
@@ -166,20 +174,24 @@ class Review:
 
             check(is_top_ours=False)
             copies = partial(comparison.other_copies, changes)
+            ways = (check, copies, keep_set_ids, on_progress)
             try:
                 if raw:
                     self._store.settle()
-                    transaction_commit.commit(self._store, upper, real, raw, self._began, check, copies, keep_set_ids)
+                    transaction_commit.commit(self._store, upper, real, raw, self._began, *ways)
             except BaseException:
                 if self._store.has_journal:
                     self._end()
                 raise
             self._end()
+        self._note_commit(changes)
+        return changes
+
+    def _note_commit(self, changes: list[Change]) -> None:
         logger.info("a commit has brought %d changes into %s", len(changes), printable(self.workspace))
         if observers.active:
             rows = [(change.kind, change.path, change.old_path) for change in changes]
             observers.note("commit", "", workspace=self.workspace, changes=rows)
-        return changes
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:

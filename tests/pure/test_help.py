@@ -102,6 +102,13 @@ def test_manual_is_written(tmp_path: Path) -> None:
     assert names == {"nsbox.1", *(f"nsbox-{name}.1" for name in COMMANDS)}
 
 
+def test_manual_of_the_wheel() -> None:
+    """The build installs a page for each subcommand: its list has their names."""
+    build = (ROOT / "meson.build").read_text(encoding="utf-8")
+    listed = re.search(r"foreach command : \[(.*?)\]", build, re.DOTALL)
+    assert listed is not None and re.findall(r"'(.*)'", listed[1]) == sorted(COMMANDS)
+
+
 def test_the_first_steps(capsys: pytest.CaptureFixture[str]) -> None:
     """Without arguments: three commands on stderr, and the status of a usage error."""
     assert main([]) == 2

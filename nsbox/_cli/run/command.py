@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from nsbox._base.display import printable
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.messages import complain, say
@@ -17,6 +18,7 @@ from nsbox._cli.run.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
+    from nsbox._cli.progress import Progress
     from nsbox._spawn.way import Keeper
     from nsbox.transaction import Transaction
 
@@ -162,12 +164,30 @@ class Work:
             if self._options.diff:
                 self._show()
             if self._options.transaction and status == 0:
-                self._transaction.commit()
+                self._commit()
             elif self._options.transaction:
                 complain(PolicyError("--transaction", f"nothing was changed: the exit status is {status}"), status)
         finally:
             self._drop()
         return status
+
+    def _commit(self) -> None:
+        assert self._transaction is not None
+        progress: Progress | None = None
+
+        def tell(done: int, total: int, path: str) -> None:
+            nonlocal progress
+            if progress is None:
+                from nsbox._cli.progress import Progress
+
+                progress = Progress(total, delay=1.0)
+            progress.show(done, printable(path))
+
+        try:
+            self._transaction.commit(on_progress=tell if _is_terminal(2) else None)
+        finally:
+            if progress is not None:
+                progress.__exit__(None, None, None)
 
     def _show(self) -> None:
         assert self._transaction is not None

@@ -55,6 +55,26 @@ def test_commit(tx: Transaction, filled: Path, store: Path) -> None:
     tx.discard()  # as leaving does
 
 
+def test_progress_of_a_commit(tx: Transaction, filled: Path) -> None:
+    """A program is told of each change before it is copied; what that raises ends the commit before it has begun."""
+    sh(tx, "mkdir -p made/below; echo x > made/below/file; echo y > other")
+    before = taken(filled)
+
+    def broken_off(done: int, total: int, path: str) -> None:
+        raise InterruptedError(path)
+
+    with pytest.raises((InterruptedError, nsbox.CommitError)):
+        tx.commit(on_progress=broken_off)
+    assert taken(filled) == before
+    rows: list[tuple[int, int, str]] = []
+    changes = tx.commit(on_progress=lambda *row: rows.append(row))
+    # What is below a new directory is copied along with it.
+    paths = [change.path for change in changes]
+    assert [path for _, _, path in rows] == ["made", "other"]
+    assert all(total == len(paths) and paths[done] == path for done, total, path in rows)
+    assert (filled / "made/below/file").read_text() == "x\n"
+
+
 def test_all_ways_to_start(tx: Transaction) -> None:
     """Each form that a Sandbox has, and whatever takes a policy."""
     add = "echo x >> count"
