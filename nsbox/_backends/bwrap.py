@@ -152,14 +152,14 @@ def _enforced(policy: Policy) -> tuple[str, ...]:
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    gaps = [sentences.KERNEL_FLAWS]
+    gaps = [sentences.system_calls(policy)]
     if policy.base == "host":
         gaps.append(sentences.ALL_FILES)
     gaps.append("mounts: what the host mounts later below a visible directory appears in the sandbox")
     gaps.append(sentences.DESCRIPTORS)
     if policy.network == "host":
         gaps.append(sentences.host_network(abstract=True))
-    gaps.append(sentences.unix_sockets())
+    gaps.append(sentences.unix_sockets(vsock=policy.filter.base == "off"))
     gaps.append(sentences.FIFOS)
     gaps.append(left_behind(policy))
     if pinned_paths(policy):

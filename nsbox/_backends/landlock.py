@@ -11,7 +11,7 @@ from nsbox._backends.filters import left_behind, refused, unkillable
 from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.paths import is_below
+from nsbox._base.paths import is_below, is_inside
 from nsbox._layout.layout import home, home_source, private_caveats, with_interpreter, with_matches, without_list
 from nsbox._paths.home import PRIVATE, is_of_box
 from nsbox._plan import landlock
@@ -134,8 +134,9 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
         )
     }
     if "/tmp" not in rights:
+        host_tmp = "can be read" if _within("/tmp", rights) else "is closed"
         lacking["tmp"] = Reason(
-            f"landlock: tmp: there is no private /tmp: the host's is closed, TMPDIR is {_tmpdir(policy)}"
+            f"landlock: tmp: there is no private /tmp: the host's {host_tmp}, TMPDIR is {_tmpdir(policy)}"
         )
     elif policy.tmp_size is not None:
         lacking["tmp"] = Reason("landlock: tmp: no tmp_size: /tmp is the host's")
@@ -147,22 +148,37 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
     inside = [p for p in _read_only(policy, host) if any(is_below(p, w) for w in policy.write)]
     if inside:
         lacking["read"] = Reason(f"landlock: read: {', '.join(inside)} can't be read-only inside of what is writable")
+    secrets = _lacking_secrets(policy, host, rights)
+    if secrets is not None:
+        lacking["secrets"] = secrets
+    return lacking
+
+
+def _lacking_secrets(policy: Policy, host: Host, rights: dict[str, Literal["read", "write"]]) -> Reason | None:
+    """Return which secrets can't be closed, and why; None if all are."""
     named = (*policy.write, *policy.read)
     private = (p for p in host.private if not any(is_below(p, name) for name in named))  # as behind mounts
     secrets = [p for p in (*host.secrets, *private) if _within(p, rights) and p not in named]
     if secrets:
         more = f" and {len(secrets) - 2} more" if len(secrets) > 2 else ""
-        what = f"landlock: secrets: {', '.join(secrets[:2])}{more} can't be closed inside of what is readable"
-        lacking["secrets"] = Reason(what, "run as an ordinary user, who can't read them")
+        what = f"{', '.join(secrets[:2])}{more} can't be closed inside of what is readable"
+        remedy = "run as an ordinary user, who can't read them"
     elif host.has_key and _within(key := f"{host.state}/key", rights):
-        what = f"landlock: secrets: {key} can't be closed inside of what is readable"
-        lacking["secrets"] = Reason(
-            what, "open a narrower directory, or remove the key, if no commit is to be completed"
-        )
+        what = f"{key} can't be closed inside of what is readable"
+        remedy = "open a narrower directory, or remove the key, if no commit is to be completed"
     elif host.state and any(is_below(host.state, path) for path in policy.write):
-        what = f"landlock: secrets: {host.state}, nsbox's own directory, can't be closed in a writable one"
-        lacking["secrets"] = Reason(what, "open a narrower directory")
-    return lacking
+        what = f"{host.state}, nsbox's own directory, can't be closed in a writable one"
+        remedy = "open a narrower directory"
+    elif host.state and _within(host.state, rights) and not any(is_below(path, host.state) for path in named):
+        what = f"{host.state}, nsbox's own directory, with the homes that it keeps, can't be closed in a readable one"
+        remedy = "open a narrower directory"
+    else:
+        what, remedy = "", "open narrower directories"
+    # Behind mounts these are the sandbox's own, whatever is readable around them: terminals, and what services keep.
+    hosts = [p for p in ("/dev", "/run") if any(is_inside(p, root) for root in rights) and p not in named]
+    if hosts:
+        what += f"{'; ' if what else ''}the host's {' and '.join(hosts)} can't be closed inside of what is readable"
+    return Reason(f"landlock: secrets: {what}", remedy) if what else None
 
 
 # ---- files
@@ -293,11 +309,18 @@ def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    gaps = [sentences.KERNEL_FLAWS]
+    gaps = [sentences.system_calls(policy)]
     if policy.base == "host":
         gaps.append(sentences.ALL_FILES)
+        if host.is_kernel_root:
+            gaps.append("kernel settings: those in /proc/sys can be changed, as the kernel's uid 0")
     if policy.network == "host":
-        gaps.append(sentences.host_network())
+        gaps.append(sentences.host_network(abstract=policy.base == "host" and host.landlock_abi < landlock.SCOPES_ABI))
+    is_off = policy.filter.base == "off"
+    if policy.base == "host" and policy.network == "host":
+        gaps.append(sentences.unix_sockets(vsock=is_off))
+    elif policy.network == "host" and is_off:
+        gaps.append("sockets: those of AF_VSOCK can be connected to")
     gaps.append(left_behind(policy))
     gaps.append("namespaces: none of its own; /proc is the machine's, with the names of keys")
     gaps.append(f"{sentences.CALLERS_END}, unless it objects (prctl(2))")

@@ -376,7 +376,7 @@ def _reached(policy: Policy, ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str
 def _not_enforced(
     policy: Policy, host: Host, identity: Identity, ops: tuple[Op, ...], ruleset: Ruleset | None
 ) -> tuple[str, ...]:
-    gaps = ["system calls: all others" if policy.filter.base == "off" else sentences.KERNEL_FLAWS]
+    gaps = [sentences.system_calls(policy)]
     if "pid" not in policy.unshare:
         whose = "the caller's" if policy.details.pidns is None else "a joined"
         gaps.append(f"processes: {whose} pid namespace; what the command leaves running goes on")

@@ -403,6 +403,8 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     gaps = ["Linux has more: no namespaces here, and no filter of system calls"]
     if policy.base == "host":
         gaps.append(sentences.ALL_FILES)
+        gaps.append("processes: those of the same user can be seen, signalled and traced")
+        gaps.append("services: any that the user may ask, such as launchd, which start programs outside")
         gaps.append(f"the caller's end: {_ended(policy)}, unless it has killed the process that waits for that")
         if policy.network == "none":
             gaps.append("network: services outside, which can be asked to use it")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsbox._plan.plan import Rlimit
+    from nsbox._policy.policy import Policy
 
 # Enforced.
 BUILT_ENVIRONMENT = "environment: built, not inherited"
@@ -27,6 +28,11 @@ DESCRIPTORS = "descriptors: a file passed to the command can be reopened with an
 FIFOS = "FIFOs: those in visible directories can be written to, even where these are read-only"
 KERNEL_FLAWS = "system calls: flaws of the kernel in those that are allowed"
 MOVED_PATHS = "hidden and read-only paths inside of writable ones: if a process outside replaces or moves them"
+
+
+def system_calls(policy: Policy) -> str:
+    """Return what is open about system calls."""
+    return "system calls: all others" if policy.filter.base == "off" else KERNEL_FLAWS
 
 
 def own_processes(end: str) -> str:

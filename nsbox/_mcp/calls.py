@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import sys
 import time
 
 import anyio
@@ -20,6 +21,7 @@ from mcp_types import (
     ListRootsRequest,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel
 
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -44,11 +46,26 @@ _STARTING = (*_RUNNING, "grep", "background")  # those that start a command
 _MOST_COMMANDS = 16  # commands at once; more wait
 _MOST_OTHERS = 64
 _MOST_WAITING = 4096  # calls
-_MOST_TEXT = 64 << 20  # characters in the arguments of all calls that run or wait
+_MOST_HELD = 64 << 20  # bytes of memory for the parameters of all calls that run or wait
 _TICK = 1.0  # seconds between two notifications of progress
 _LONGEST = 200  # characters of output in one
 _KEPT = 300.0  # seconds that an ended call waits for a client that was asked something
 _BUSY = -32000  # the first of JSON-RPC's numbers for servers
+
+
+def _memory(params: CallToolRequestParams) -> int:
+    """Return how many bytes of memory the parameters of a call take: in lists and metadata, too."""
+    total, rest = 0, [params.arguments, params.meta, params.input_responses, params.model_extra]
+    while rest:
+        value: Any = rest.pop()
+        total += sys.getsizeof(value)
+        if isinstance(value, BaseModel):
+            rest += (vars(value), value.model_extra)
+        elif isinstance(value, dict):
+            rest += (*value, *value.values())
+        elif isinstance(value, list | tuple):
+            rest += value
+    return total
 
 
 class Watch:
@@ -79,7 +96,7 @@ class Calls:
         self._wishes, self._workspace, self._questions, self._log = wishes, workspace, questions, log
         self._outbox = outbox
         self._commands, self._others = anyio.CapacityLimiter(_MOST_COMMANDS), anyio.CapacityLimiter(_MOST_OTHERS)
-        self._n_waiting = self._text = 0
+        self._n_waiting = self._held = 0
         self._numbers = itertools.count()
         self._paused: dict[str, tuple[asyncio.Task[CallToolResult], Watch]] = {}
 
@@ -107,11 +124,11 @@ class Calls:
 
     async def _run(self, watch: Watch, params: CallToolRequestParams) -> CallToolResult:
         arguments = params.arguments or {}
-        size = sum(len(value) for value in arguments.values() if isinstance(value, str))
-        if self._n_waiting >= _MOST_WAITING or self._text + size > _MOST_TEXT:
-            raise MCPError(code=_BUSY, message="the server is busy: too many calls at once, or too much text in them")
+        size = _memory(params)
+        if self._n_waiting >= _MOST_WAITING or self._held + size > _MOST_HELD:
+            raise MCPError(code=_BUSY, message="the server is busy: too many calls at once, or too much in them")
         self._n_waiting += 1
-        self._text += size
+        self._held += size
         try:
             async with self._commands if params.name in _STARTING else self._others:
                 await self._outbox.room()  # for a client that doesn't read
@@ -124,7 +141,7 @@ class Calls:
             return failure(text)
         finally:
             self._n_waiting -= 1
-            self._text -= size
+            self._held -= size
 
     async def _carried_out(
         self, box: AsyncSandbox, watch: Watch, name: str, arguments: dict[str, Any]

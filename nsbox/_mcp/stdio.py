@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import select
 import threading
 from collections.abc import AsyncIterator, Coroutine
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 
 MOST = 8 << 20  # bytes of a message; the SDK's transport for HTTP has a bound of this kind too
 _MOST_KEPT = 64 << 20  # bytes of a longer one that are read to find out which request it is
+_MOST_VALUES = 100_000  # in a message; each takes some hundred bytes of memory, if two of its own
 _PIECE = 1 << 16
 _PAUSE = 50  # milliseconds
 _LAST = 1.0  # seconds for what is still to be written when the server ends
+# A string of JSON, or the beginning of one. The latter is taken to the end, so that no byte is looked at twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600  # JSON-RPC 2.0, section 5.1
 
 
@@ -71,6 +75,14 @@ def _problem(code: int, text: str, id: Any = None) -> SessionMessage:
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=id, error=error))
 
 
+def has_too_many_values(line: bytes) -> bool:
+    """Return whether a line of JSON would take far more memory than its size, such as one of empty lists."""
+    if len(line) <= _MOST_VALUES:
+        return False
+    rest = _STRING.sub(b"", line)
+    return sum(map(rest.count, (b",", b"[", b"{"))) > _MOST_VALUES
+
+
 def read_message(line: bytes, size: int) -> tuple[SessionMessage | None, SessionMessage | None]:
     """Return a message for the server, or the answer to what is none; neither for an empty line.
 
@@ -82,6 +94,8 @@ def read_message(line: bytes, size: int) -> tuple[SessionMessage | None, Session
         return None, _problem(INVALID_REQUEST, text, _id_of(line))
     if not line.strip():
         return None, None
+    if has_too_many_values(line):
+        return None, _problem(INVALID_REQUEST, f"the message has more than {_MOST_VALUES:,} values, such as list items")
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False)), None
     except ValidationError:
@@ -94,6 +108,8 @@ def read_message(line: bytes, size: int) -> tuple[SessionMessage | None, Session
 
 
 def _id_of(line: bytes) -> str | int | None:
+    if has_too_many_values(line):
+        return None
     try:
         found = json.loads(line).get("id")
     except (ValueError, AttributeError, RecursionError):

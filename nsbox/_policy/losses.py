@@ -27,8 +27,8 @@ LOSSES = {
     "processes": "other processes of the user are seen; what the command leaves running may go on",
     "read": "what is read-only inside of something writable can be written",
     "seccomp": "no filter of system calls",
-    "secrets": "secrets of the machine that the user may read, such as /etc/shadow for root, can be read",
-    "tmp": "no private /tmp, or no limit of its size",
+    "secrets": "secrets that the user may read, such as /etc/shadow for root, or what is in /dev and /run, can be read",
+    "tmp": "no private /tmp, or no limit of its size; the host's can be read if all around it can",
 }
 LEVELS = {
     "namespaces": ("home", "hostname", "processes", "tmp"),

@@ -348,6 +348,57 @@ def test_attributes_can_be_changed(attempt: Callable[..., Any], alone: Policy, v
     assert (victim / "secret").stat().st_mode & 0o777 == 0o600
 
 
+OWN_ELSEWHERE = """
+report({name: attempt(os.listdir, name) for name in ("/tmp", "/dev/pts", "/run")} | {"terminal": attempt(lambda: os.close(os.open(sys.argv[1], os.O_RDONLY | os.O_NOCTTY)))})
+"""
+
+
+def test_all_is_readable(attempt: Callable[..., Any], workspace: Path) -> None:
+    """With read=["/"] the host's /tmp, /dev and /run are readable too; that has a name, and nothing runs without it."""
+    wish = Policy.workspace(workspace, read=["/"], backend="landlock", degrade={"attributes", "namespaces"})
+    with pytest.raises(nsbox.UnavailableError, match=r"secrets: .*the host's /dev and /run can't be closed"):
+        nsbox.run(["touch", "ran"], policy=wish)
+    assert not (workspace / "ran").exists()
+    wish = wish.with_(degrade=LACKED)
+    master, slave = os.openpty()
+    try:
+        found = attempt(OWN_ELSEWHERE, os.ttyname(slave), policy=wish)
+        assert set(found.values()) == {0}, "what the sentences say is true"
+        if not nsbox.probe().userns_error:
+            mounted = attempt(OWN_ELSEWHERE, os.ttyname(slave), policy=Policy.workspace(workspace, read=["/"]))
+            assert mounted["terminal"] == errno.ENOENT, "the control: /dev is the sandbox's own"
+    finally:
+        os.close(master), os.close(slave)
+    with nsbox.Popen(["true"], policy=wish) as process:
+        pass
+    assert {"secrets", "tmp"} <= process.sandbox.lost
+    assert any("tmp: there is no private /tmp: the host's can be read" in text for text in process.sandbox.not_enforced)
+
+
+@pytest.mark.parametrize("network", ["none", "host"])
+def test_without_a_profile(workspace: Path, network: Any) -> None:
+    """Without a seccomp profile the object doesn't say that only flaws of the kernel are left."""
+    policy = Policy.workspace(workspace, backend="landlock", degrade=LACKED, network=network, seccomp="off")
+    with nsbox.Popen(["true"], policy=policy) as process:
+        pass
+    assert "system calls: all others" in process.sandbox.not_enforced
+    assert any("AF_VSOCK" in text for text in process.sandbox.not_enforced) is (network == "host")
+
+
+def test_unix_sockets_of_the_host_policy(attempt: Callable[..., Any], listening: tuple[str, str, str]) -> None:
+    """Policy.host() leaves sockets open that are files, and says so; abstract ones as far as the kernel can't close them."""
+    policy = Policy.host(backend="landlock", degrade={"processes"})
+    found = attempt(SOCKETS, *listening, policy=policy)
+    assert found["path"] == 0
+    assert found["abstract"] == (errno.EPERM if ABI >= 6 else 0)
+    with nsbox.Popen(["true"], policy=policy) as process:
+        pass
+    said = process.sandbox.not_enforced
+    assert any(text.startswith("sockets: unix sockets in visible directories") for text in said)
+    assert any("abstract unix sockets" in text for text in said) is (ABI < 6)
+    assert any(text.startswith("kernel settings:") for text in said) is nsbox.probe().is_kernel_root
+
+
 def test_no_privileges(attempt: Callable[..., Any], alone: Policy) -> None:
     """No capability, none to be gained, no supplementary groups for root, and one filter at least."""
     code = """

@@ -33,18 +33,21 @@ CGROUPS = {"cgroup": "/sys/fs/cgroup/x", "cgroup_controllers": frozenset({"cpu",
 REPO, ENV, VENDOR, OUT = "/home/me/repo", "/home/me/repo/.env", "/home/me/repo/vendor", "/srv/out"
 
 hosts = st.builds(
-    lambda host, abi, refused, bwrap, cgroups: replace(host, landlock_abi=abi, **refused, **bwrap, **cgroups),
+    lambda host, abi, *changes: replace(host, landlock_abi=abi, **{k: v for each in changes for k, v in each.items()}),
     st.sampled_from([DEBIAN, ROOT, VENV]),
     st.sampled_from([7, 6, 5, 4, 3, 2, 1, 0]),
     st.sampled_from([{"userns_error": 1, "userns_error_at": "unshare", "is_filtered": True}, {}]),
     st.sampled_from([{}, {}, {"bwrap": "/usr/bin/bwrap", "bwrap_version": (0, 11, 0), "bwrap_binds_fds": True}]),
     st.sampled_from([{}, CGROUPS]),
+    st.sampled_from([{}, {"state": "/home/me/.local/state/nsbox"}]),
 )
 wishes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={
         "write": st.sampled_from([[OUT], ["/tmp"], ["/tmp", OUT]]),
-        "read": st.sampled_from([[VENDOR], ["/srv/data"], ["/etc"], ["/etc/shadow", VENDOR]]),
+        "read": st.sampled_from(
+            [[VENDOR], ["/srv/data"], ["/etc"], ["/etc/shadow", VENDOR], ["/"], ["/", "/run"], ["/home"], ["/", "/tmp"]]
+        ),
         "deny": st.sampled_from([[ENV], ["/opt"], ["/etc/passwd", ENV], ["/srv/out/x", "/usr/lib"]]),
         "network": st.sampled_from(["none", "host", ["api.example:443"], "public"]),
         "home": st.sampled_from(["private", "tmp", REPO]),
@@ -121,13 +124,19 @@ def lacking(plan: Plan, policy: Policy, host: Host) -> set[str]:
     }
     named = {*policy.read, *policy.write}
     hidden = {path for path in host.secrets if path not in named}
-    hidden |= {path for path in host.private if not any(f"{path}/".startswith(f"{name}/") for name in named)}
+    hidden |= {
+        path for path in host.private if not any(f"{path}/".startswith(f"{name.rstrip('/')}/") for name in named)
+    }
+    # The sandbox's own where something is mounted, whatever is readable around them.
+    hidden |= {"/dev/pts/0", *(() if "/run" in named else ("/run/user/1000/keys",))}
+    hidden |= {host.state} if host.state else set()
     tmpfs = [op for op in plan.ops if isinstance(op, ops.Tmpfs) and op.dest == "/tmp"]
     checks = {
         "attributes": mounts,
         "processes": "pid" in plan.namespaces,
         "tmp": bool(tmpfs and (policy.tmp_size is None or tmpfs[-1].size == policy.tmp_size))
-        or ("/tmp" in policy.write and (mounts or policy.tmp_size is None)),
+        or ("/tmp" in policy.write and (mounts or policy.tmp_size is None))
+        or "/tmp" in policy.read,
         "home": policy.home != "private" or mounts,
         "hostname": policy.hostname is None or any(isinstance(op, ops.Hostname) for op in plan.ops),
         "ids": policy.uid is None or plan.identity.uid == policy.uid,
@@ -156,7 +165,9 @@ def check_never_lost(plan: Plan, policy: Policy) -> None:
         assert "net" in plan.namespaces
     for path in ("/home/other/.ssh/id_rsa", "/root/x", "/var/lib/x", "/srv/else", "/run/docker.sock", "/tmp/x"):
         if path != "/tmp/x" or "/tmp" not in policy.write:
-            for writes in (False, True):
+            # What is above it, and readable by the policy's wish, needn't hide it.
+            is_wished = any(f"{path}/".startswith(f"{root.rstrip('/')}/") for root in policy.read)
+            for writes in (True,) if is_wished else (False, True):
                 is_open = (
                     open_by_mounts(plan, path, writes=writes)
                     if plan.ops

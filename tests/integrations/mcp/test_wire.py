@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from nsbox_mcp_clients import LONG, Raw
 
-from nsbox._mcp.stdio import MOST, Lines, read_message
+from nsbox._mcp.stdio import MOST, Lines, has_too_many_values, read_message
 
 Start = Callable[..., Raw]
 
@@ -138,6 +139,50 @@ def test_too_many_calls(raw: Start) -> None:
     assert len(answers) == 20
     for answer in answers:
         assert "result" in answer or "busy" in answer["error"]["message"], answer
+
+
+LARGE = {
+    "a list": {"arguments": {"program": "true", "args": ["x" * 7_000_000]}},
+    "many strings": {"arguments": {"program": "true", "args": ["x" * 100] * 60_000}},
+    "metadata": {"arguments": {"program": "true"}, "_meta": {"x": "x" * 7_000_000}},
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_calls_that_wait_are_bounded(raw: Start, what: str) -> None:
+    """Wherever a call has its many bytes, those that wait for a place hold a bounded memory; the others hear why."""
+    client = raw("--grace", "0")
+    for number in range(16):
+        client.call(number, "exec", program="sleep", args=["1000"])
+    before = psutil.Process(client.process.pid).memory_info().rss
+    params = json.dumps({"name": "exec", **LARGE[what]}).encode()
+    answers: list[Any] = []
+    reader = threading.Thread(target=lambda: answers.extend(client.read() for _ in range(20)))
+    reader.start()
+    for number in range(100, 160):
+        client.write(b'{"jsonrpc": "2.0", "id": %d, "method": "tools/call", "params": %s}\n' % (number, params))
+    reader.join(LONG)
+    assert len(answers) == 20 and all("busy" in answer["error"]["message"] for answer in answers)
+    assert psutil.Process(client.process.pid).memory_info().rss - before < 200 << 20
+
+
+@pytest.mark.parametrize("count", [2_500_000, 20_000_000])
+def test_a_message_of_empty_lists(raw: Start, count: int) -> None:
+    """It would take a hundred times its size; it isn't parsed, neither in order to find its id."""
+    client = raw()
+    client.write(b'{"id": 7, "x": [' + b"[]," * count + b"[]]}\n")
+    assert "error" in client.answer(None)
+    assert psutil.Process(client.process.pid).memory_info().rss < 400 << 20
+    text = "[]," * 300_000 + '"\\\n'
+    client.call(8, "write", path="lists", content=text)
+    assert "result" in client.answer(8), "in a text they are only characters"
+
+
+def test_values_are_counted_in_linear_time() -> None:
+    """Also in a string without an end, whatever is escaped in it."""
+    for line in (b'"' + rb"\"" * 4_000_000, b'"' * 8_000_001, b"\\" * 8_000_001):
+        assert not has_too_many_values(line)
+    assert has_too_many_values(rb'["\\",' * 200_000)
 
 
 def test_a_client_that_does_not_read(raw: Start) -> None:
