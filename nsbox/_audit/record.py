@@ -13,7 +13,7 @@ from nsbox._audit.redaction import redacted, words
 from nsbox._base.stdlib import RLock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nsbox._logs.observers import Story
 
@@ -97,10 +97,13 @@ def start(story: Story) -> dict[str, Any]:
 
 def refused(story: Story, error: BaseException) -> dict[str, Any]:
     """Return what is said of a command that was not started."""
-    scrub = None if story.call is None else story.call.scrub
+    return command(story) | {"error": _failure(error, None if story.call is None else story.call.scrub)}
+
+
+def _failure(error: BaseException, scrub: Callable[[str], str] | None = None) -> dict[str, Any]:
     text = "; ".join([str(error), *getattr(error, "__notes__", [])])
-    facts = {"type": type_name(error), "message": redacted(text, scrub), "errno": getattr(error, "errno", None)}
-    return command(story) | {"error": facts}
+    number = getattr(error, "errno", None)
+    return {"type": type_name(error), "message": redacted(text, scrub), "errno": number}
 
 
 def type_name(error: BaseException) -> str:
@@ -171,12 +174,16 @@ def left(story: Story) -> dict[str, Any]:
 
 
 def noted(event: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said of another event: "explained", "code" or "commit"."""
+    """Return what is said of another event: "explained", "code", "files" or "commit"."""
     if event == "explained":
         hints = [{"kind": kind, "message": redacted(message)} for kind, message in facts["hints"]]
         return {"ended": facts["ended"], "hints": hints}
     if event == "code":
         return {"pid": facts["pid"], "code": redacted(facts["code"])}
+    if event == "files":
+        paths = [redacted(os.fsdecode(path)) for path in facts["paths"][:MOST_CHANGES]]
+        error = facts["error"]
+        return {"tool": facts["tool"], "paths": paths, "error": None if error is None else _failure(error)}
     changes = facts["changes"]
     rows = [
         {"kind": kind, "path": redacted(path)} | ({} if old is None else {"old_path": redacted(old)})

@@ -64,6 +64,7 @@ _NETWORK = _object(
 )
 _COMMAND: dict[str, Any] = {"kind": {"enum": [*_KINDS]}, "program": _TEXT, "argv": _TEXTS, "cwd": _TEXT_OR_NONE}
 _MORE: dict[str, Any] = {"code": _TEXT, "policy": _POLICY, "backend": _TEXT}
+_ERROR = _object({"type": _TEXT, "message": _TEXT, "errno": {"type": ["integer", "null"]}})
 _CHANGE = _object({"kind": _TEXT, "path": _TEXT}, {"old_path": _TEXT})
 
 # By event: what a record always has besides its head, and what it can have.
@@ -73,7 +74,7 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"code": _TEXT},
     ),
     "refused": (
-        _COMMAND | {"error": _object({"type": _TEXT, "message": _TEXT, "errno": {"type": ["integer", "null"]}})},
+        _COMMAND | {"error": _ERROR},
         _MORE,
     ),
     "end": (
@@ -98,6 +99,7 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "code": ({"pid": _PID, "code": _TEXT}, {}),
+    "files": ({"tool": _TEXT, "paths": _TEXTS, "error": {"anyOf": [_ERROR, {"type": "null"}]}}, {}),
     "commit": ({"workspace": _TEXT, "count": _COUNT, "changes": {"type": "array", "items": _CHANGE}}, {}),
 }
 

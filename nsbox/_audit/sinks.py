@@ -174,11 +174,22 @@ class Sink:
         self.lost = 0
         handler.setFormatter(JsonFormatter())
         handler.handleError = self._failed  # type: ignore[method-assign]
+        self._emit = handler.emit
+        handler.emit = self._guarded  # type: ignore[method-assign]
 
     @property
     def place(self) -> str:
         """Where records go, for messages."""
         return self.path or type(self.handler).__name__
+
+    def _guarded(self, record: logging.LogRecord) -> None:
+        """Emit a record. Handlers that raise, instead of reporting what they can't do, break nothing."""
+        try:
+            self._emit(record)
+        except AuditError:
+            raise
+        except Exception:
+            self._failed(record)
 
     def _failed(self, record: logging.LogRecord) -> None:
         error = sys.exception()

@@ -7,6 +7,7 @@ Records that a handler can't write are an error only if it is required: then no 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import weakref
@@ -54,14 +55,15 @@ class Trail:
             observers.add(self)
 
     def detach(self) -> None:
-        """Close all handlers, and hear of nothing any more."""
+        """Close all handlers, and hear of nothing any more. Raises what a handler raises that can't be closed."""
         observers.remove(self)
         log = logging.getLogger(NAME)
         sinks, self._sinks = self._sinks, []
-        for sink in sinks:
-            log.removeHandler(sink.handler)
-            sink.handler.close()
         self._known.clear()
+        with contextlib.ExitStack() as stack:
+            for sink in sinks:
+                log.removeHandler(sink.handler)
+                stack.callback(sink.handler.close)
 
     @property
     def lost(self) -> int:
@@ -92,8 +94,8 @@ class Trail:
         self._open.pop(story.id, None)
 
     def note(self, event: str, id: str, facts: Mapping[str, Any]) -> None:
-        """Write another event. Raises AuditError for code that is about to run."""
-        write = self._write if event == "code" else self._write_late
+        """Write another event. Raises AuditError for code that is about to run, and for a call of a file tool."""
+        write = self._write if event in ("code", "files") else self._write_late
         write(event, id, record.noted(event, facts))
 
     def _leave(self) -> None:

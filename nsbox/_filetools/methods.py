@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._logs import observers
 from nsbox._tools.arguments import check_codecs, check_flags, check_paths
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ class FileTools:
         from nsbox._filetools.files import Files as GuardedFiles
 
         return contextlib.nullcontext(GuardedFiles(self.policy))
+
+    def _account(self, tool: str, *paths: Path) -> contextlib.AbstractContextManager[Files]:
+        """Return the same, and tell observers of it, if there are any. paths: those that the call names."""
+        if not observers.active:
+            return self._files()
+        from nsbox._filetools.account import Account
+
+        return Account(self._files(), tool, paths)
 
     # ---- questions, as those of Policy
 
@@ -100,7 +109,7 @@ class FileTools:
 
         check_paths(path=path)
         check_codecs(encoding=encoding, errors=errors)
-        with self._files() as files:
+        with self._account("read", path) as files:
             return reading.read(files, path, max_chars, encoding, errors)
 
     def read_lines(
@@ -133,7 +142,7 @@ class FileTools:
         check_paths(path=path)
         check_flags(numbers=numbers)
         check_codecs(encoding=encoding, errors=errors)
-        with self._files() as files:
+        with self._account("read_lines", path) as files:
             return reading.read_lines(
                 *(files, path, offset, limit),
                 numbers=numbers,
@@ -161,7 +170,7 @@ class FileTools:
         from nsbox._filetools import reading
 
         check_paths(path=path)
-        with self._files() as files:
+        with self._account("open", path) as files:
             return reading.opened(files, path, mode, **options)
 
     def attach(
@@ -184,8 +193,9 @@ class FileTools:
         """
         from nsbox._filetools import reading
 
-        with self._files() as files:
-            return reading.attach(files, paths, max_count, max_bytes, suffixes)
+        chosen = reading.chosen(paths)
+        with self._account("attach", *chosen) as files:
+            return reading.attach(files, chosen, max_count, max_bytes, suffixes)
 
     def media(self, path: Path, *, max_bytes: int | str = "20M") -> Media:
         """Return a file of any type, such as an image, in a Media record with its MIME type.
@@ -198,7 +208,7 @@ class FileTools:
         from nsbox._filetools import reading
 
         check_paths(path=path)
-        with self._files() as files:
+        with self._account("media", path) as files:
             return reading.media(files, path, max_bytes)
 
     # ---- searching
@@ -217,7 +227,7 @@ class FileTools:
         from nsbox._filetools import walk
 
         check_paths(path=path)
-        with self._files() as files:
+        with self._account("list_files", path) as files:
             return walk.list_files(files, path, pattern, max_files)
 
     def glob(self, pattern: str, path: Path = ".", *, max_files: int = 1000) -> Paths:
@@ -235,7 +245,7 @@ class FileTools:
         from nsbox._filetools import walk
 
         check_paths(path=path)
-        with self._files() as files:
+        with self._account("glob", path) as files:
             return walk.glob(files, pattern, path, max_files)
 
     def grep(
@@ -282,7 +292,7 @@ class FileTools:
             *(pattern, glob, ignore_case, fixed, context),
             *(max_matches, max_chars, timeout, cancel),
         )
-        with self._files() as files:
+        with self._account("grep", path) as files:
             starter: Any = self  # what has file tools starts commands too
             return grep.grep(files, starter, wish, path)
 
@@ -311,7 +321,7 @@ class FileTools:
 
         check_paths(path=path)
         check_flags(parents=parents)
-        with self._files() as files:
+        with self._account("write", path) as files:
             return writing.write(files, path, content, parents=parents)
 
     def append(self, path: Path, content: str | bytes, *, parents: bool = True) -> FileChange:
@@ -325,7 +335,7 @@ class FileTools:
 
         check_paths(path=path)
         check_flags(parents=parents)
-        with self._files() as files:
+        with self._account("append", path) as files:
             return writing.append(files, path, content, parents=parents)
 
     def edit(self, path: Path, old: str, new: str, *, count: int | None = 1, encoding: str = "utf-8") -> FileChange:
@@ -348,7 +358,7 @@ class FileTools:
 
         check_paths(path=path)
         check_codecs(encoding=encoding)
-        with self._files() as files:
+        with self._account("edit", path) as files:
             return writing.edit(files, path, old, new, count, encoding)
 
     def mkdir(self, path: Path, *, parents: bool = True) -> FileChange:
@@ -363,7 +373,7 @@ class FileTools:
 
         check_paths(path=path)
         check_flags(parents=parents)
-        with self._files() as files:
+        with self._account("mkdir", path) as files:
             return names.mkdir(files, path, parents=parents)
 
     def delete(self, path: Path, *, recursive: bool = False) -> FileChange:
@@ -380,7 +390,7 @@ class FileTools:
 
         check_paths(path=path)
         check_flags(recursive=recursive)
-        with self._files() as files:
+        with self._account("delete", path) as files:
             return names.delete(files, path, recursive=recursive)
 
     def move(self, source: Path, destination: Path, *, overwrite: bool = False) -> FileChange:
@@ -399,7 +409,7 @@ class FileTools:
 
         check_paths(source=source, destination=destination)
         check_flags(overwrite=overwrite)
-        with self._files() as files:
+        with self._account("move", source, destination) as files:
             return names.move(files, source, destination, overwrite=overwrite)
 
     def copy(self, source: Path, destination: Path, *, overwrite: bool = False) -> FileChange:
@@ -415,5 +425,5 @@ class FileTools:
 
         check_paths(source=source, destination=destination)
         check_flags(overwrite=overwrite)
-        with self._files() as files:
+        with self._account("copy", source, destination) as files:
             return names.copy(files, source, destination, overwrite=overwrite)

@@ -202,26 +202,32 @@ def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:
 # ---- attachments, and programs
 
 
-def attach(
-    files: Files, paths: Iterable[Path], max_count: int, max_bytes: int | str, suffixes: Sequence[str]
-) -> list[Attachment]:
-    """Return files with their contents."""
+def chosen(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths as a list. Raises TypeError for what isn't a sequence of paths."""
     if isinstance(paths, str | bytes | os.PathLike):
         raise TypeError("paths is one path, must be a sequence of them")
     if not is_iterable(paths):
         raise TypeError(f"paths is {paths!r:.60}, must be a sequence of paths")
-    chosen, most = list(paths), check_size("max_bytes", max_bytes)
-    for path in chosen:
+    found = list(paths)
+    for path in found:
         check_path("a path in paths", path)
+    return found
+
+
+def attach(
+    files: Files, paths: Sequence[Path], max_count: int, max_bytes: int | str, suffixes: Sequence[str]
+) -> list[Attachment]:
+    """Return files with their contents."""
+    most = check_size("max_bytes", max_bytes)
     is_list = is_iterable(suffixes) and not isinstance(suffixes, str)
     if not is_list or not all(isinstance(end, str) and end.startswith(".") for end in suffixes):
         raise ValueError(f"suffixes is {suffixes!r}, must be a sequence such as ['.md']")
     check_number("max_count", max_count)
-    if len(chosen) > max_count:
-        raise ValueError(f"{len(chosen)} files are too many: {max_count} at most")
+    if len(paths) > max_count:
+        raise ValueError(f"{len(paths)} files are too many: {max_count} at most")
     ends = tuple(suffix.lower() for suffix in suffixes)
     attachments = []
-    for path in chosen:
+    for path in paths:
         shown = os.fspath(path)
         if ends and not shown.lower().endswith(ends):
             raise AccessError(shown, f"has no suffix that can be attached: {', '.join(ends)}")

@@ -326,3 +326,84 @@ def test_arguments(log: Path) -> None:
         nsbox.audit.to_handler("x")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         nsbox.audit.to_file(log, required=1)  # type: ignore[arg-type]
+
+
+# ---- file tools
+
+
+def test_file_tools(policy: Policy, log: Path) -> None:
+    """Each call of a file tool has a record, with its paths and how it ended, and nothing of what is in the files."""
+    nsbox.audit.to_file(log, required=True)
+    work = policy.write[0]
+    with nsbox.Sandbox(policy) as box:
+        box.write("a.txt", "the contents")
+        assert nsbox.call_tool(box, "edit", {"path": "a.txt", "old": "the", "new": "new"})["path"] == "a.txt"
+        box.move("a.txt", f"{work}/b.txt")
+        box.attach(path for path in ["b.txt"])
+        assert "error" in nsbox.call_tool(box, "read_lines", {"path": "/etc/shadow"})
+        with pytest.raises(FileNotFoundError):
+            box.read("missing\n.txt")
+        with box.session() as session:
+            session.read("b.txt")
+    told = [record for record in records(log) if record["event"] == "files"]
+    assert [(one["tool"], one["paths"]) for one in told] == [
+        ("write", ["a.txt"]),
+        ("edit", ["a.txt"]),
+        ("move", ["a.txt", f"{work}/b.txt"]),
+        ("attach", ["b.txt"]),
+        ("read_lines", ["/etc/shadow"]),
+        ("read", ["missing\\n.txt"]),
+        ("read", ["b.txt"]),
+    ]
+    errors = [one["error"] and one["error"]["type"] for one in told]
+    assert errors == [None, None, None, None, "nsbox.AccessError", "FileNotFoundError", None]
+    assert "contents" not in log.read_text()
+
+
+def test_file_tools_of_a_task(policy: Policy, log: Path) -> None:
+    """A task's are recorded as well, and so are those of a transaction."""
+    nsbox.audit.to_file(log)
+    with nsbox.Sandbox(policy) as box, box.task() as task:
+        task.write("a.txt", "")
+    with nsbox.Sandbox(policy) as box, box.transaction() as transaction:
+        transaction.write("b.txt", "")
+    assert [record["paths"] for record in records(log) if record["event"] == "files"] == [["a.txt"], ["b.txt"]]
+
+
+def test_file_tools_without_a_record(policy: Policy) -> None:
+    """If the record is required and can't be written, the call raises."""
+    with nsbox.Sandbox(policy) as box:
+        nsbox.audit.to_handler(Full(), required=True)
+        with pytest.raises(nsbox.audit.AuditError):
+            box.write("a.txt", "")
+
+
+class Raising(logging.Handler):
+    """A handler that doesn't do as the standard library's do, which report what they can't emit."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError("it fails")
+
+
+def test_a_handler_that_raises(policy: Policy, log: Path) -> None:
+    """It breaks no command, unless it is required; the other handlers get their records."""
+    nsbox.audit.to_handler(Raising())
+    nsbox.audit.to_file(log)
+    assert nsbox.run(["true"], policy=policy).returncode == 0
+    assert (events(log), nsbox.audit.lost()) == (["start", "end"], 2)
+    nsbox.audit.close()
+    nsbox.audit.to_handler(Raising(), required=True)
+    with pytest.raises(nsbox.audit.AuditError, match="RuntimeError: it fails"):
+        nsbox.run(["true"], policy=policy)
+
+
+def test_a_handler_that_cannot_be_closed(policy: Policy, log: Path) -> None:
+    """The other ones are closed all the same."""
+    handler = logging.FileHandler("/dev/full")
+    nsbox.audit.to_handler(handler)
+    nsbox.audit.to_file(log)
+    handler.stream.write("x")
+    with pytest.raises(OSError, match="No space left"):
+        nsbox.audit.close()
+    nsbox.run(["true"], policy=policy)
+    assert log.read_text() == ""
