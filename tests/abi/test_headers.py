@@ -136,3 +136,70 @@ def test_system_calls(machine: str, old_headers: Path, tmp_path: Path) -> None:
     assert tables[0] == tables[1]
     for name in ("io_uring_setup 425", "clone3 435", "landlock_restrict_self 446", "open_tree_attr 467"):
         assert f'"{name}\\n"' in tables[0]
+
+
+# ---- the same values, and the same layouts
+
+UAPI = CSRC / "linux/kernel/uapi.h"
+# Newer than some headers that the tests meet. All others must be in a header, or the test would compare nothing.
+MAY_BE_NEWER = {"__NR_open_tree_attr", "MFD_EXEC"}
+# The constants of an enum, which macros of the same names would hide.
+ENUMS = ("FSCONFIG_SET_FLAG", "FSCONFIG_SET_STRING", "FSCONFIG_CMD_CREATE", "FSCONFIG_CMD_RECONFIGURE")
+LAYOUTS = {
+    (
+        "sys_statx",
+        "statx",
+    ): "mask blksize attributes nlink uid gid mode ino size blocks attributes_mask atime btime ctime "
+    "mtime rdev_major rdev_minor dev_major dev_minor mnt_id",
+    ("sys_open_how", "open_how"): "flags mode resolve",
+    ("sys_mount_attr", "mount_attr"): "attr_set attr_clr propagation userns_fd",
+}
+
+
+def _constants() -> dict[str, str]:
+    """Return the names of uapi.h and their values, as C."""
+    code = re.sub(r"/\*.*?\*/", "", UAPI.read_text(), flags=re.DOTALL)
+    found = re.findall(r"^#define (\w+) +(\w+) *$", code, re.MULTILINE)
+    return dict(found + re.findall(r"^ +([A-Z]\w+) = (\w+),$", code, re.MULTILINE))
+
+
+@each_machine
+def test_constants_are_the_kernels(machine: str, tmp_path: Path) -> None:
+    """Each number of uapi.h is the one in the kernel's own headers, which are all that this program includes."""
+    constants = _constants()
+    assert len(constants) > 45 and {*ENUMS, *MAY_BE_NEWER} <= set(constants)
+    headers = ("linux/fcntl.h", "linux/memfd.h", "linux/mount.h", "linux/openat2.h", "linux/sched.h", "linux/stat.h")
+    lines = [f"#include <{name}>" for name in ("asm/unistd.h", "asm/fcntl.h", *headers, "linux/wait.h")]
+    for name, value in constants.items():
+        check = f'_Static_assert({name} == {value}, "{name}");'
+        lines += [f"#ifdef {name}", check, "#endif"] if name in MAY_BE_NEWER else [check]
+    source = tmp_path / "constants.c"
+    (tmp_path / "none").mkdir()
+    source.write_text("\n".join([*lines, ""]))
+    done = _compile(machine, tmp_path / "none", str(source))
+    assert done.returncode == 0, done.stderr
+    source.write_text(source.read_text().replace("RESOLVE_IN_ROOT == 0x10", "RESOLVE_IN_ROOT == 0x20"))
+    assert "RESOLVE_IN_ROOT" in _compile(machine, tmp_path / "none", str(source)).stderr, "the control"
+
+
+@each_machine
+def test_layouts_are_the_kernels(machine: str, tmp_path: Path) -> None:
+    """Each structure of uapi.h has its fields where the kernel's own headers have them, and its size."""
+    lines = ["#include <stddef.h>", "#include <kernel/uapi.h>"]
+    lines += [f"#define {name} THE_KERNELS_{name}" for name in ENUMS]
+    lines += [f"#include <linux/{name}.h>" for name in ("mount", "openat2", "stat")]
+    for (ours, theirs), names in LAYOUTS.items():
+        lines.append(f'_Static_assert(sizeof(struct {ours}) == sizeof(struct {theirs}), "{ours}");')
+        for name in names.split():
+            field = f"stx_{name}" if theirs == "statx" else name
+            both = f"offsetof(struct {ours}, {field})", f"offsetof(struct {theirs}, {field})"
+            sizes = f"sizeof(((struct {ours} *)0)->{field})", f"sizeof(((struct {theirs} *)0)->{field})"
+            lines.append(f'_Static_assert({both[0]} == {both[1]} && {sizes[0]} == {sizes[1]}, "{field}");')
+    source = tmp_path / "layouts.c"
+    (tmp_path / "none").mkdir()
+    source.write_text("\n".join([*lines, ""]))
+    done = _compile(machine, tmp_path / "none", str(source))
+    assert done.returncode == 0, done.stderr
+    code = source.read_text().replace("offsetof(struct statx, stx_mode)", "offsetof(struct statx, stx_gid)")
+    source.write_text(code)
+    assert "stx_mode" in _compile(machine, tmp_path / "none", str(source)).stderr, "the control"
