@@ -16,23 +16,29 @@ pytestmark = needs.module("gevent")
 HEAD = """
 from gevent import monkey
 monkey.patch_all()
-import sys, time
+import os, sys, time
 import gevent
 import gevent.subprocess
 ticks = 0
 def tick():
     global ticks
     while True:
-        ticks += 1
+        if os.path.exists("begun"):
+            ticks += 1
+        if ticks == 5:
+            open("go", "w").close()
         gevent.sleep(0.005)
 gevent.spawn(tick)
-def went_on(least=5):
+def went_on():
     global ticks
-    found, ticks = ticks, 0
-    assert found >= least, found
+    assert ticks >= 5, ticks
+    os.unlink("begun")
+    os.unlink("go")
+    ticks = 0
 import nsbox
 from nsbox import PIPE
-LINE = "sleep 0.15; echo x; exit 3"
+WAIT = "touch begun; until [ -e go ]; do sleep 0.01; done"  # for ever, unless the other greenlets go on meanwhile
+LINE = WAIT + "; echo x; exit 3"
 """
 
 
@@ -48,15 +54,15 @@ def run(tmp_path: Path, code: str, head: str = HEAD) -> str:
 WAYS = {
     "run": "assert nsbox.run(LINE, shell=True, stdout=PIPE).returncode == 3",
     "capture": "r = nsbox.run(LINE + ' ', shell=True, capture_output=True, text=True, input='y'); assert (r.stdout, r.stderr) == ('x\\n', '')",
-    "output": "assert nsbox.check_output('sleep 0.15; echo x', shell=True) == b'x\\n'",
+    "output": "assert nsbox.check_output(WAIT + '; echo x', shell=True) == b'x\\n'",
     "wait": "p = nsbox.Popen(LINE, shell=True, stdout=PIPE); assert p.wait() == 3; assert p.stdout.read() == b'x\\n'; p.stdout.close()",
     "time limit": "p = nsbox.Popen(LINE, shell=True, stdout=PIPE); assert p.wait(timeout=5) == 3; p.stdout.close()",
     "reading": "p = nsbox.Popen(LINE, shell=True, stdout=PIPE, text=True); assert p.stdout.readline() == 'x\\n'; assert p.wait() == 3; p.stdout.close()",
-    "text": "p = nsbox.Popen('read x; sleep 0.15; echo $x', shell=True, stdin=PIPE, stdout=PIPE, text=True, bufsize=1); p.stdin.write('w\\n'); assert p.stdout.read() == 'w\\n'; p.communicate()",
-    "both": "p = nsbox.Popen('cat; sleep 0.15', shell=True, stdin=PIPE, stdout=PIPE); assert p.communicate(b'z' * 300000, timeout=9)[0] == b'z' * 300000",
+    "text": "p = nsbox.Popen('read x; ' + WAIT + '; echo $x', shell=True, stdin=PIPE, stdout=PIPE, text=True, bufsize=1); p.stdin.write('w\\n'); assert p.stdout.read() == 'w\\n'; p.communicate()",
+    "both": "p = nsbox.Popen('cat; ' + WAIT, shell=True, stdin=PIPE, stdout=PIPE); assert p.communicate(b'z' * 300000, timeout=9)[0] == b'z' * 300000",
     "host": "assert nsbox.run(LINE, shell=True, stdout=PIPE, policy=nsbox.Policy.host()).returncode == 3",
     "nested": "assert nsbox.run(LINE, shell=True, stdout=PIPE, policy=nsbox.Policy.workspace('.', nested=True)).returncode == 3",
-    "rest": "assert nsbox.run('(sleep 0.15; echo y) & exit 3', shell=True, stdout=PIPE, kill_on_exit=False).stdout == b'y\\n'",
+    "rest": "assert nsbox.run('(' + WAIT + '; echo y) & exit 3', shell=True, stdout=PIPE, kill_on_exit=False).stdout == b'y\\n'",
     "sandbox": "box = nsbox.Sandbox(nsbox.Policy.workspace('.')); assert box.run(LINE, shell=True, stdout=PIPE).returncode == 3; box.close()",
     "tool": "box = nsbox.Sandbox(nsbox.Policy.workspace('.')); r = box.shell(LINE); assert (r.returncode, r.stdout) == (3, 'x\\n'), r; box.close()",
     "session": "s = nsbox.Sandbox(nsbox.Policy.workspace('.')).session(); r = s.shell(LINE); assert (r.returncode, r.stdout) == (3, 'x\\n'), r; s.close()",
@@ -96,11 +102,18 @@ def test_many_at_once(tmp_path: Path) -> None:
 def test_time_limits(tmp_path: Path) -> None:
     """subprocess's, the tools' and gevent's own."""
     code = """
+        turns = []
+        def turn():
+            while True:
+                turns.append(1)
+                gevent.sleep(0.005)
+        gevent.spawn(turn)
         for timeout in (lambda: nsbox.run(["sleep", "60"], timeout=0.1), lambda: nsbox.check_output(["sleep", "60"], timeout=0.1)):
+            turns.clear()
             try:
                 timeout()
             except nsbox.TimeoutExpired:
-                went_on()
+                assert turns
         with nsbox.Sandbox(nsbox.Policy.workspace(".")) as box:
             assert box.shell("sleep 60", timeout=0.1).timed_out
             try:
@@ -147,7 +160,7 @@ def test_in_another_thread(tmp_path: Path) -> None:
     """Of gevent's pool of real threads, whose loop knows no children."""
     code = """
         pool = gevent.get_hub().threadpool
-        assert pool.apply(lambda: nsbox.run(["sh", "-c", "sleep 0.2; exit 5"]).returncode) == 5
+        assert pool.apply(lambda: nsbox.run(["sh", "-c", WAIT + "; exit 5"]).returncode) == 5
         went_on()
         print("ok")
     """
