@@ -10,12 +10,13 @@ from nsbox import _backends
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.lean_os import os
+from nsbox._base.paths import is_below
 from nsbox._core import linux
 from nsbox._core.request import Request, request_for
 from nsbox._homes.reach import note
 from nsbox._homes.state import check_detours, make_state, with_sources
 from nsbox._logs import logger
-from nsbox._plan.ops import BindData, BindFd, File, Op, Overlay, primitives
+from nsbox._plan.ops import BindData, BindFd, Dev, File, Op, Overlay, Proc, Tmpfs, primitives
 from nsbox._plan.plan import Plan
 from nsbox._seccomp.bpf import NEWER
 from nsbox._seccomp.filter import profiled
@@ -156,6 +157,13 @@ def with_plan(prepared: Prepared, plan: Plan) -> Prepared:
     return replace(prepared, plan=plan, request=template)
 
 
+def _is_covered(plan: Plan, path: str) -> bool:
+    """Return whether a file system of the sandbox's own lies over a path, as its /tmp does under read=["/"]."""
+    above = [(len(op.dest), op) for op in plan.ops if hasattr(op, "dest") and is_below(path, op.dest)]
+    top = max(reversed(above), key=lambda row: row[0], default=(0, None))[1]
+    return isinstance(top, Tmpfs | Proc | Dev)
+
+
 def start_directory(policy: Policy, prepared: Prepared) -> bytes:
     """Return where a command without a cwd starts, under a policy that has a workdir."""
     assert policy.workdir is not None
@@ -165,7 +173,8 @@ def start_directory(policy: Policy, prepared: Prepared) -> bytes:
         return os.fsencode(policy.workdir)
     start = prepared.starts.get(here)
     if start is None:
-        start = os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir)
+        is_shown = policy.sees(here) and not _is_covered(prepared.plan, here)
+        start = os.fsencode(here if here == policy.workdir or is_shown else policy.workdir)
         if len(prepared.starts) < 64:
             prepared.starts[here] = start
     return start

@@ -365,7 +365,8 @@ def test_all_is_readable(attempt: Callable[..., Any], workspace: Path) -> None:
         found = attempt(OWN_ELSEWHERE, os.ttyname(slave), policy=wish)
         assert set(found.values()) == {0}, "what the sentences say is true"
         if not nsbox.probe().userns_error:
-            mounted = attempt(OWN_ELSEWHERE, os.ttyname(slave), policy=Policy.workspace(workspace, read=["/"]))
+            mounted_policy = Policy.workspace(workspace, read=["/"])
+            mounted = attempt(OWN_ELSEWHERE, os.ttyname(slave), policy=mounted_policy, cwd=workspace)
             assert mounted["terminal"] == errno.ENOENT, "the control: /dev is the sandbox's own"
     finally:
         os.close(master), os.close(slave)

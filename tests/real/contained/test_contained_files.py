@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -422,3 +423,15 @@ def test_what_is_mounted_on_the_host_later_stays_outside(inside: Callable[..., A
     for fields in lines:
         optional = fields[6 : fields.index("-")]
         assert not any(word.startswith(("shared", "master", "propagate")) for word in optional), fields
+
+
+def test_a_current_directory_that_is_covered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the sandbox's own /tmp lies over it, a command starts in the workspace. One that it shows is where it starts."""
+    policy = Policy.workspace(tmp_path, read=["/"])
+    with tempfile.TemporaryDirectory(dir="/tmp") as covered, tempfile.TemporaryDirectory(dir="/var/tmp") as shown:
+        for place, start in ((covered, str(tmp_path)), (shown, shown), ("/proc", str(tmp_path)), ("/usr", "/usr")):
+            monkeypatch.chdir(place)
+            assert nsbox.run(["pwd"], policy=policy, stdout=subprocess.PIPE, text=True).stdout == f"{start}\n"
+        monkeypatch.chdir(covered)
+        with pytest.raises(nsbox.AccessError):  # an explicit one is an error
+            nsbox.run(["pwd"], policy=policy, cwd=covered)
