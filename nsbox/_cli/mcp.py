@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.messages import say
 from nsbox._cli.parser import Parser
-from nsbox._cli.policy import policy_of
+from nsbox._cli.policy import policy_of, record_of
 
 if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
@@ -18,6 +18,9 @@ _PACKAGES = ("mcp", "mcp_types", "anyio", "pydantic")
 
 def add_options(parser: Parser) -> None:
     """Add the options that aren't about the policy, except --timeout and --grace."""
+    parser.topic("Tool calls").add_argument(
+        "--audit", metavar="FILE", help="append a record of each call to this file, as JSON; without one, none starts"
+    )
     topic = parser.topic("The client")
     topic.add_argument(
         "--client-roots",
@@ -36,6 +39,7 @@ def add_options(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Serve one client until it closes stdin; return the exit status: 0, or 128+N after signal N."""
     policy = policy_of(options)
+    record_of(options)
     try:
         from nsbox._mcp.server import serve
         from nsbox._mcp.wishes import Wishes

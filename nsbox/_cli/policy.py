@@ -187,3 +187,11 @@ def in_options(text: str) -> str:
     name = first[2] or first[1] if first else ""
     name = {"env": "env", "pass_env": "env", "devices": "device"}.get(name, name)
     return f"{option(name)}: {text[first.end() :]}" if first and name in names else text
+
+
+def record_of(options: argparse.Namespace) -> None:
+    """Let each start and end have a record in the file of --audit, if there is one."""
+    if options.audit is not None:
+        from nsbox import audit  # for this option alone
+
+        audit.to_file(options.audit, required=True)

@@ -11,7 +11,7 @@ import tokenize
 
 from nsbox._base.errors import InterpreterError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._cli.policy import policy_of
+from nsbox._cli.policy import policy_of, record_of
 from nsbox._cli.python.program import Program, no_interpreter, python_of, record, run
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def main(options: argparse.Namespace) -> int:
     Without a program, stdin is one, unless it is a terminal.
     """
     policy = policy_of(options)
+    record_of(options)
     program = _program(options)
     if program is None and options.json:
         raise PolicyError("--json", "is for a program, not for the prompt")

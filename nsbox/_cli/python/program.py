@@ -15,6 +15,7 @@ from nsbox._cli.run import bridge, direct
 from nsbox._cli.run.command import give_terminal
 from nsbox._cli.run.job import TIMED_OUT, Job, NotStarted, started
 from nsbox._cli.run.network import refusals
+from nsbox._logs import observers
 from nsbox._python.call import PythonCall, refusal, run_frame
 from nsbox._python.way import BranchKeeper, BranchPopen, BranchWay
 from nsbox.sandbox import Sandbox
@@ -158,7 +159,11 @@ class Work:
         way = BranchWay(py._policy(), py._supply, frame, [*program.argv])  # what the Sandbox makes of the policy
         keeper: Any = _JobKeeper(way)
         more = {"branch": way, "cwd": words.chdir, "timeout": words.timeout, "own_group": False}
-        return started(["python"], lambda: BranchJob(["python"], policy=keeper, **streams, **more))
+        token = observers.call.set(observers.Call(program.code, None))  # for its record
+        try:
+            return started(["python"], lambda: BranchJob(["python"], policy=keeper, **streams, **more))
+        finally:
+            observers.call.reset(token)
 
     def finish(self, job: Job) -> int:
         """Return the exit status, once nothing is left of the program."""

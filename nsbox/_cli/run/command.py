@@ -12,7 +12,7 @@ from nsbox._base.display import printable
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.messages import complain, say
-from nsbox._cli.policy import policy_of
+from nsbox._cli.policy import policy_of, record_of
 from nsbox._cli.run.job import Job, NotStarted, started
 from nsbox._cli.run.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._policy.policy import Policy
@@ -32,10 +32,7 @@ def main(options: argparse.Namespace) -> int:
     be executed. 127: there is no such program.
     """
     policy = policy_of(options)
-    if options.audit is not None:
-        from nsbox import audit  # for this option alone
-
-        audit.to_file(options.audit, required=True)
+    record_of(options)
     work = Work(_command(options, policy), policy, options, extras_of(options, policy))
     terminals = [fd for fd in range(3) if _is_terminal(fd)]
     is_kept = not policy.new_session and not (options.host and not options.keep_session)

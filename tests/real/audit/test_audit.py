@@ -317,6 +317,17 @@ def test_command_line(policy: Policy, log: Path) -> None:
     assert not Path(policy.workdir, "ran").exists()
 
 
+def test_command_line_of_code(policy: Policy, log: Path) -> None:
+    """nsbox python --audit has a record of the code, or runs none."""
+    command = [sys.executable, "-P", "-m", "nsbox", "python", "--audit", log, "-c", "raise SystemExit(5)"]
+    assert subprocess.run(command, cwd=policy.workdir).returncode == 5
+    start, end = (record for record in records(log) if record.get("kind") == "python")
+    assert (start["event"], start["code"], end["event"], end["status"]) == ("start", "raise SystemExit(5)", "end", 5)
+    command[6] = Path("/dev/full")
+    done = subprocess.run(command, cwd=policy.workdir, capture_output=True, text=True)
+    assert done.returncode not in (0, 5) and "/dev/full" in done.stderr
+
+
 def test_arguments(log: Path) -> None:
     """Arguments that make no sense are refused."""
     for options in ({"max_bytes": 1000, "backups": 1}, {"max_bytes": "1M"}, {"backups": 1}, {"backups": -1}):
