@@ -19,12 +19,14 @@ from nsbox._base.paths import is_below
 from nsbox._core import abi
 from nsbox._files.files import open_beneath
 from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, HostGround
+from nsbox._logs import observers
 from nsbox._paths.patterns import hides
 from nsbox._tools.view import Place
 from nsbox._tools.view import view as view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
 
     from nsbox._filetools.ground import Ground
     from nsbox._policy.policy import Policy
@@ -291,3 +293,34 @@ def is_same(one: os.stat_result, other: os.stat_result) -> bool:
     """Return whether a file has stayed the same between two looks at its status."""
     keys = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
     return all(getattr(one, key) == getattr(other, key) for key in keys)
+
+
+class Account:
+    """The Files of one call, as a context manager. At its end, observers hear of its paths and its error.
+
+    They never hear what is in the files.
+    """
+
+    def __init__(self, files: contextlib.AbstractContextManager[Files], tool: str, paths: Sequence[Path]) -> None:
+        self._files, self._tool, self._paths = files, tool, paths
+
+    def __enter__(self) -> Files:
+        try:
+            return self._files.__enter__()
+        except Exception as error:
+            self._tell(error)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            return self._files.__exit__(kind, error, traceback)
+        except BaseException as other:
+            error = other
+            raise
+        finally:
+            self._tell(error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        observers.note("files", "", tool=self._tool, paths=self._paths, error=error)

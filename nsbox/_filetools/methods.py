@@ -43,7 +43,7 @@ class FileTools:
         """Return the same, and tell observers of it, if there are any. paths: those that the call names."""
         if not observers.active:
             return self._files()
-        from nsbox._filetools.account import Account
+        from nsbox._filetools.files import Account
 
         return Account(self._files(), tool, paths)
 

@@ -102,6 +102,6 @@ def test_schema_is_strict() -> None:
     """The schema allows no field that it doesn't name, and has each event once."""
     schema = nsbox.audit.schema()
     assert [row["properties"]["event"]["const"] for row in schema["oneOf"]] == [
-        *("start", "refused", "end", "left", "explained", "code", "commit")
+        *("start", "refused", "end", "left", "explained", "code", "files", "commit")
     ]
     assert not any(row["additionalProperties"] for row in schema["oneOf"])
