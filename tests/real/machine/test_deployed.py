@@ -33,7 +33,7 @@ ROOT_HAS = (
     *("chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap", "setpcap"),
     *("net_bind_service", "sys_chroot", "kill", "audit_write"),
 )
-UID = os.geteuid() or 1000
+UID, GID = os.geteuid() or 1000, os.getegid() or 1000
 
 pytestmark = [needs.programs("unshare", "setpriv"), pytest.mark.vm]
 
@@ -47,10 +47,13 @@ def places(text: dict[str, Any]) -> dict[str, str]:
     """The directories that can be written to, with the options of their tmpfs, of a service or a pod."""
     if "tmpfs" in text:
         found = dict(entry.partition(":")[::2] for entry in text["tmpfs"])
-        return {path: options.replace("=1000", f"={UID}") for path, options in found.items()}
+        return {
+            path: options.replace("uid=1000", f"uid={UID}").replace("gid=1000", f"gid={GID}")
+            for path, options in found.items()
+        }
     (container,) = text["containers"]
     # An emptyDir is the group's, by fsGroup.
-    return {mount["mountPath"]: f"gid={UID},mode=2777" for mount in container["volumeMounts"]}
+    return {mount["mountPath"]: f"gid={GID},mode=2777" for mount in container["volumeMounts"]}
 
 
 def profile(path: Path, *, is_ours: bool) -> Path:
@@ -75,7 +78,7 @@ def contained(
     made += "mount -o remount,bind,ro /mnt; mount -o remount,bind,ro /\n"
     if os.geteuid() == 0:
         new = []
-        ids = [] if is_root else [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+        ids = [] if is_root else [f"--reuid={UID}", f"--regid={GID}", "--clear-groups"]
         kept = [f"--bounding-set=-all,{','.join(f'+{name}' for name in ROOT_HAS)}"] if is_root else []
     else:
         new, ids, kept = ["--user", "--map-current-user", "--keep-caps"], [], []
