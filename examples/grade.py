@@ -31,7 +31,7 @@ import nsbox
 WORKERS = 2
 PATIENCE = 10.0  # seconds by the clock, for programs that sleep; cpu_seconds is for those that compute
 MEMORY = 512 << 20
-LIMITS = nsbox.Limits(memory=MEMORY, cpu_seconds=1, file_size="1M", processes=16)
+LIMITS = nsbox.Limits(memory=MEMORY, cpu_seconds=2, file_size="1M", processes=16)
 VERDICTS = ("pass", "wrong", "error", "timeout", "memory")
 
 # ---- problems, and submissions to them
@@ -164,7 +164,7 @@ def verdict(result: nsbox.PythonResult, answers: list[Any]) -> str:
 _UNCONTAINED = f"""\
 import json, resource
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
-resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+resource.setrlimit(resource.RLIMIT_CPU, (2, 2))
 """
 
 
