@@ -3,6 +3,7 @@
 #define NSBOX_CALLS_H
 
 #include "abi.h"
+#include "abi_bwrap.h"
 
 /* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). Each spawn begins with it; Python
  * calls it in tests alone. */

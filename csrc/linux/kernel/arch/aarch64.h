@@ -75,4 +75,15 @@ _Noreturn void arch_resume(const struct arch_context *context);
 /* Entry point of a program without a C library. */
 #define ARCH_START(main) __asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tmov x30, xzr\n\tbl " #main "\n\tbrk #0\n")
 
+/* The same for a main() that gets the stack: argc, the arguments, NULL, the environment, NULL. */
+#define ARCH_START_WITH_STACK(main)                                                                                    \
+    __asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tmov x30, xzr\n\tmov x0, sp\n\tbl " #main "\n\tbrk #0\n")
+
+/* What a signal handler returns to is the kernel's own here. */
+#define ARCH_SA_RESTORER 0UL
+static inline void arch_restore(void)
+{
+}
+#define ARCH_RESTORE
+
 #endif

@@ -72,4 +72,15 @@ _Noreturn void arch_resume(const struct arch_context *context);
 #define ARCH_START(main)                                                                                               \
     __asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tand $-16, %rsp\n\tcall " #main "\n\thlt\n")
 
+/* The same for a main() that gets the stack: argc, the arguments, NULL, the environment, NULL. */
+#define ARCH_START_WITH_STACK(main)                                                                                    \
+    __asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall " #main "\n\thlt\n")
+
+/* What a signal handler returns to: rt_sigreturn(2). The kernel demands it of the program (SA_RESTORER). */
+#define ARCH_SA_RESTORER 0x04000000UL
+void arch_restore(void);
+#define ARCH_RESTORE                                                                                                   \
+    __asm__(".text\n.hidden arch_restore\n.globl arch_restore\n.type arch_restore, @function\narch_restore:\n\t"        \
+            "mov $15, %eax\n\tsyscall\n\thlt\n")
+
 #endif

@@ -1,0 +1,101 @@
+/* line.h: what the parts of the parser share: memory, texts, numbers, and the state of a line that is being read.
+ *
+ * All memory is the line's, in pieces from mmap(2): freestanding programs have no other, and a caller of many threads
+ * sees none of it. When there is none left, the reader stops, and nothing is half done. */
+#ifndef NSBOX_BWRAP_LINE_H
+#define NSBOX_BWRAP_LINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "abi_bwrap.h"
+
+/* ---- memory.c */
+
+struct memory;
+
+/* Returns n bytes of zeros, aligned for any type; NULL if there is no more. at: the line's memory. */
+void *memory_take(void **at, uint64_t n);
+void memory_give_back(void **at);
+
+/* An array that grows. items: NULL at first. */
+struct list {
+    void *items;
+    uint64_t n, room;
+};
+
+/* Returns a new last item of `size` bytes, after which there is room for one more of zeros; NULL without memory. */
+void *list_add(void **at, struct list *list, uint64_t size);
+
+/* ---- text.c */
+
+uint64_t text_length(const char *text);
+bool text_is(const char *one, const char *other);
+/* Does the text begin with this? Then what follows, otherwise NULL. */
+const char *text_after(const char *text, const char *begin);
+
+/* Returns all parts, up to NULL, as one text; NULL without memory. */
+char *text_join(void **at, const char *const *parts);
+#define TEXT(at, ...) text_join((at), (const char *const[]){__VA_ARGS__, NULL})
+
+/* Room for the decimal digits of a number. */
+struct digits {
+    char text[24];
+};
+const char *digits_of(struct digits *d, int64_t number);
+
+/* What strtol(3) makes of a whole text. */
+struct number {
+    bool is_one;      /* false: there is no number, or something after it */
+    bool is_negative; /* and isn't 0 */
+    bool is_huge;     /* more than 64 bits */
+    uint64_t amount;
+};
+struct number number_of(const char *text, unsigned base);
+
+/* What is wrong with an errno's number, as the C library says it. */
+const char *errno_text(int error);
+
+/* ---- parse.c, options.c, ops.c */
+
+struct reader {
+    nsbox_bwrap_line *line;
+    bool stopped;    /* the outcome is certain, or there is no memory */
+    bool no_memory;
+    bool in_file;    /* the words are an --args file's */
+    uint64_t counted; /* words so far */
+    struct list env, ops, warnings, lock_files, filters, caps, fds, layers;
+    uint32_t seen_fd, seen_id, seen_text; /* a bit for each of these that had a value */
+    int64_t perms;   /* for the next op; -1: none */
+    uint64_t size;   /* the same; 0: none */
+};
+
+/* Ends the reading with a message, which is joined from parts. */
+void reader_die(struct reader *r, const char *const *parts);
+#define DIE(r, ...) reader_die((r), (const char *const[]){__VA_ARGS__, NULL})
+
+void *reader_take(struct reader *r, uint64_t n);
+void *reader_add(struct reader *r, struct list *list, uint64_t size);
+
+const char *reader_text(struct reader *r, const char *const *parts);
+
+/* Is it a whole number from 0 to INT_MAX? */
+bool is_whole(struct number number);
+
+/* Returns a descriptor's number, which is noted; or -1, when the reading has ended. */
+int32_t reader_fd(struct reader *r, const char *text);
+
+/* Reads the descriptor that a word names to its end; false if the reading has ended. what: for messages. */
+bool reader_contents(struct reader *r, const char *word, const char *what, nsbox_bwrap_filter *found);
+
+const nsbox_bwrap_option *option_named(const char *name);
+
+/* The options that become ops, and those about the next op. args: the option's. */
+void ops_add(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
+void ops_layer(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
+void ops_perms(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
+void ops_size(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
+
+extern const char *const stray_layer;
+
+#endif

@@ -1,0 +1,114 @@
+/* reader.c: what reading a command line needs everywhere: memory, the message that ends it, and descriptors. */
+#include "line.h"
+#include "kernel/sys.h"
+
+enum { CHUNK = 65536 };
+
+/* ---- the reader */
+
+void *reader_take(struct reader *r, uint64_t n)
+{
+    void *found = memory_take(&r->line->memory, n);
+    if (!found)
+        r->stopped = r->no_memory = true;
+    return found;
+}
+
+void *reader_add(struct reader *r, struct list *list, uint64_t size)
+{
+    void *item = list_add(&r->line->memory, list, size);
+    if (!item)
+        r->stopped = r->no_memory = true;
+    return item;
+}
+
+const char *reader_text(struct reader *r, const char *const *parts)
+{
+    const char *text = text_join(&r->line->memory, parts);
+    if (!text)
+        r->stopped = r->no_memory = true;
+    return text;
+}
+
+void reader_die(struct reader *r, const char *const *parts)
+{
+    if (r->stopped)
+        return;
+    const char *problem = reader_text(r, parts);
+    const char *level = r->line->flags & NSBOX_BWRAP_LEVELS ? "<3>" : "";
+    if (problem)
+        r->line->message = reader_text(r, (const char *const[]){level, "bwrap: ", problem, NULL});
+    r->line->outcome = NSBOX_BWRAP_REFUSED;
+    r->stopped = true;
+}
+
+bool is_whole(struct number number)
+{
+    return number.is_one && !number.is_negative && !number.is_huge && number.amount <= INT32_MAX;
+}
+
+int32_t reader_fd(struct reader *r, const char *text)
+{
+    struct number number = number_of(text, 10);
+    if (!is_whole(number)) {
+        DIE(r, "Invalid fd: ", text);
+        return -1;
+    }
+    int32_t fd = (int32_t)number.amount, *known = r->fds.items;
+    for (uint64_t i = 0; i < r->fds.n; i++)
+        if (known[i] == fd)
+            return fd;
+    int32_t *item = reader_add(r, &r->fds, sizeof *item);
+    if (!item)
+        return -1;
+    *item = fd;
+    return fd;
+}
+
+static void forget_fd(struct reader *r, int32_t fd)
+{
+    int32_t *known = r->fds.items;
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < r->fds.n; i++)
+        if (known[i] != fd)
+            known[kept++] = known[i];
+    r->fds.n = kept;
+}
+
+/* Returns the n bytes with room for CHUNK more, and a NUL. */
+static uint8_t *with_room(struct reader *r, const uint8_t *bytes, uint64_t n, uint64_t *room)
+{
+    if (*room > n + CHUNK)
+        return (uint8_t *)bytes;
+    *room = 2 * n + 2 * CHUNK;
+    uint8_t *more = reader_take(r, *room);
+    for (uint64_t i = 0; more && i < n; i++)
+        more[i] = bytes[i];
+    return more;
+}
+
+bool reader_contents(struct reader *r, const char *word, const char *what, nsbox_bwrap_filter *found)
+{
+    int32_t fd = reader_fd(r, word);
+    if (fd < 0)
+        return false;
+    forget_fd(r, fd);
+    uint8_t *bytes = NULL;
+    uint64_t n = 0, room = 0;
+    long got = 1;
+    while (got > 0 && (bytes = with_room(r, bytes, n, &room))) {
+        do
+            got = sys_read(fd, bytes + n, CHUNK);
+        while (got == -EINTR);
+        n += got > 0 ? (uint64_t)got : 0;
+    }
+    if (fd > 2)
+        sys_close(fd);
+    if (got < 0)
+        DIE(r, "Can't read ", what, " data: ", errno_text((int)-got));
+    if (r->stopped)
+        return false;
+    found->code = bytes;
+    found->len = n;
+    return true;
+}

@@ -1,0 +1,111 @@
+/* caller.c: who calls, as /proc and the kernel say. */
+#include "program.h"
+
+enum { CHUNK = 16384, CAP_LAST = 40 };
+
+int fd_contents(struct program *p, int fd, uint8_t **data, uint64_t *len)
+{
+    uint8_t *bytes = NULL;
+    uint64_t n = 0, room = 0;
+    long got = 1;
+    while (got > 0) {
+        if (room < n + CHUNK + 1) {
+            uint8_t *more = program_take(p, room = 2 * n + CHUNK + 1);
+            if (!more)
+                return -ENOMEM;
+            for (uint64_t i = 0; i < n; i++)
+                more[i] = bytes[i];
+            bytes = more;
+        }
+        got = sys_read(fd, bytes + n, CHUNK);
+        if (got == -EINTR)
+            got = 1;
+        else if (got > 0)
+            n += (uint64_t)got;
+    }
+    if (fd > 2)
+        sys_close(fd);
+    bytes[n] = 0;
+    *data = bytes;
+    *len = n;
+    return (int)got;
+}
+
+char *file_text(struct program *p, const char *path, uint64_t *len)
+{
+    uint8_t *data;
+    uint64_t n;
+    int fd = sys_openat(AT_FDCWD, path, O_RDONLY, 0);
+    if (fd < 0 || fd_contents(p, fd, &data, &n) < 0)
+        return NULL;
+    if (fd <= 2)
+        sys_close(fd);
+    if (len)
+        *len = n;
+    return (char *)data;
+}
+
+/* Returns what follows a name in one of the lines of a file such as /proc/self/status; "" without it. */
+static const char *row(const char *text, const char *name)
+{
+    for (const char *at = text; at && *at;) {
+        const char *found = text_after(at, name);
+        if (found) {
+            while (*found == ' ' || *found == '\t')
+                found++;
+            return found;
+        }
+        while (*at && *at++ != '\n')
+            continue;
+    }
+    return "";
+}
+
+uint64_t hexadecimal_after(const char *text)
+{
+    uint64_t value = 0;
+    while (*text == ' ' || *text == '\t')
+        text++;
+    for (;; text++) {
+        if (*text >= '0' && *text <= '9')
+            value = value * 16 + (uint64_t)(*text - '0');
+        else if (*text >= 'a' && *text <= 'f')
+            value = value * 16 + (uint64_t)(*text - 'a') + 10;
+        else
+            return value;
+    }
+}
+
+/* The kernel's uid 0 owns the kernel's settings, whatever number it has in a nested user namespace; others may have
+ * power over them by their mode. */
+static bool is_kernel_root(uint32_t euid)
+{
+    static const char setting[] = "/proc/sys/kernel/core_pattern";
+    struct sys_statx st;
+    if (sys_may_write(setting))
+        return true;
+    return sys_statx(AT_FDCWD, setting, 0, STATX_UID, &st) < 0 ? euid == 0 : st.stx_uid == euid;
+}
+
+bool caller_ask(struct program *p)
+{
+    struct caller *c = &p->caller;
+    const char *status = file_text(p, "/proc/self/status", NULL);
+    const char *last = file_text(p, "/proc/sys/kernel/cap_last_cap", NULL);
+    uint32_t number = 0;
+    c->euid = sys_geteuid();
+    c->egid = sys_getegid();
+    c->effective = hexadecimal_after(row(status, "CapEff:"));
+    c->inheritable = hexadecimal_after(row(status, "CapInh:"));
+    c->bounding = hexadecimal_after(row(status, "CapBnd:"));
+    c->is_filtered = *row(status, "Seccomp:") == '2';
+    for (; last && *last >= '0' && *last <= '9' && number < 64; last++)
+        number = number * 10 + (uint32_t)(*last - '0');
+    if (number == 0 || number > 62)
+        number = CAP_LAST;
+    c->known = (1ULL << (number + 1)) - 1;
+    c->is_kernel_root = is_kernel_root(c->euid);
+    c->uid_map = file_text(p, "/proc/self/uid_map", NULL);
+    c->gid_map = file_text(p, "/proc/self/gid_map", NULL);
+    return true;
+}
