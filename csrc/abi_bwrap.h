@@ -6,33 +6,6 @@
 
 #include <stdint.h>
 
-/* How an option is read. */
-enum nsbox_bwrap_kind {
-    NSBOX_BWRAP_HELP,
-    NSBOX_BWRAP_VERSION,
-    NSBOX_BWRAP_ARGS,
-    NSBOX_BWRAP_LEVEL_PREFIX,
-    NSBOX_BWRAP_NEW,       /* namespaces that must be new. value: enum nsbox_bwrap_namespace */
-    NSBOX_BWRAP_ATTEMPT,   /* a namespace that is wanted if it can be had. value: the same */
-    NSBOX_BWRAP_NEW_ALL,
-    NSBOX_BWRAP_SHARE_NET,
-    NSBOX_BWRAP_FD,        /* value: enum nsbox_bwrap_fd */
-    NSBOX_BWRAP_ID,        /* value: enum nsbox_bwrap_id */
-    NSBOX_BWRAP_TEXT,      /* value: enum nsbox_bwrap_text */
-    NSBOX_BWRAP_FLAG,      /* value: enum nsbox_bwrap_flag */
-    NSBOX_BWRAP_CLEARENV,
-    NSBOX_BWRAP_SETENV,
-    NSBOX_BWRAP_UNSETENV,
-    NSBOX_BWRAP_OP,        /* value: enum nsbox_bwrap_what, with NSBOX_BWRAP_TRY */
-    NSBOX_BWRAP_LAYER,
-    NSBOX_BWRAP_PERMS,
-    NSBOX_BWRAP_SIZE,
-    NSBOX_BWRAP_ADD_SECCOMP,
-    NSBOX_BWRAP_CAP,       /* value: 1 to add, 0 to drop */
-    NSBOX_BWRAP_LOCK_FILE,
-    NSBOX_BWRAP_KINDS
-};
-
 /* Bits. */
 enum nsbox_bwrap_namespace {
     NSBOX_BWRAP_USER = 1,
@@ -49,9 +22,9 @@ enum nsbox_bwrap_flag {
     NSBOX_BWRAP_NEW_SESSION = 4,
     NSBOX_BWRAP_DIE_WITH_PARENT = 8,
     NSBOX_BWRAP_AS_PID_1 = 16,
-    NSBOX_BWRAP_NO_BOUNDARY = 32,  /* accepted, without effect */
-    NSBOX_BWRAP_CLEARED = 64,      /* --clearenv was among the options */
-    NSBOX_BWRAP_LEVELS = 128       /* messages begin with their syslog level from now on */
+    NSBOX_BWRAP_NOT_A_SECURITY_BOUNDARY = 32, /* accepted, without effect */
+    NSBOX_BWRAP_CLEARED = 64,                 /* --clearenv was among the options */
+    NSBOX_BWRAP_LEVELS = 128                  /* messages begin with their syslog level from now on */
 };
 
 /* Indices. */
@@ -97,25 +70,10 @@ enum nsbox_bwrap_what {
     NSBOX_BWRAP_OVERLAY,
     NSBOX_BWRAP_TMP_OVERLAY,
     NSBOX_BWRAP_RO_OVERLAY,
-    NSBOX_BWRAP_SET_HOSTNAME,
+    NSBOX_BWRAP_OP_HOSTNAME,
     NSBOX_BWRAP_WHATS,
     NSBOX_BWRAP_TRY = 256 /* beside one of these: a missing source is no error */
 };
-
-/* A row of the table of options, whose last row has no name. args: the names of its arguments, with spaces between
- * them. once: only the last one takes effect, and a warning says so. since: the version 0.x that brought it; 8 stands
- * for earlier ones too. */
-typedef struct nsbox_bwrap_option {
-    const char *name;
-    const char *args;
-    const char *group;
-    const char *help;
-    uint32_t kind;
-    uint32_t value;
-    uint32_t n_args;
-    uint32_t once;
-    uint32_t since;
-} nsbox_bwrap_option;
 
 /* One op, in the order of the options. */
 typedef struct nsbox_bwrap_op {
@@ -123,8 +81,9 @@ typedef struct nsbox_bwrap_op {
     uint32_t optional;
     uint32_t mode;
     int32_t fd;
-    const char *src;  /* as it was given: relative, or with ".."; a link's target */
-    const char *dest; /* absolute, without empty and "." parts */
+    const char *src;    /* as it was given: relative, or with ".."; a link's target */
+    const char *dest;   /* absolute, without empty and "." parts; it may have ".." */
+    const char *option; /* that it comes from, for messages */
     const char *upper, *work;
     const char *const *layers;
     uint64_t n_layers;
@@ -143,7 +102,7 @@ typedef struct nsbox_bwrap_cap {
 
 enum nsbox_bwrap_outcome {
     NSBOX_BWRAP_READ,
-    NSBOX_BWRAP_REFUSED,   /* message says why */
+    NSBOX_BWRAP_REFUSED, /* message says why */
     NSBOX_BWRAP_NO_COMMAND,
     NSBOX_BWRAP_ASKS_HELP,
     NSBOX_BWRAP_ASKS_VERSION
@@ -151,13 +110,13 @@ enum nsbox_bwrap_outcome {
 
 typedef struct nsbox_bwrap_line {
     uint32_t outcome;
-    uint32_t flags;            /* enum nsbox_bwrap_flag */
-    uint32_t unshare, wanted;  /* enum nsbox_bwrap_namespace: must be new; wanted if they can be had */
+    uint32_t flags;              /* enum nsbox_bwrap_flag */
+    uint32_t unshare, wanted;    /* enum nsbox_bwrap_namespace: must be new; wanted if they can be had */
     int32_t fd[NSBOX_BWRAP_FDS]; /* -1: none */
     int64_t id[NSBOX_BWRAP_IDS]; /* -1: none */
     const char *text[NSBOX_BWRAP_TEXTS];
-    const char *message;         /* without a newline */
-    const char *const *command;  /* ends in NULL, as env does */
+    const char *message;        /* without a newline */
+    const char *const *command; /* ends in NULL, as env does */
     const char *const *env;
     const char *const *warnings; /* lines without a newline */
     const char *const *lock_files;
@@ -175,10 +134,5 @@ typedef struct nsbox_bwrap_line {
 int nsbox_bwrap_parse(nsbox_bwrap_line *line, const char *const *words, const char *const *envp, uint32_t uid,
                       uint32_t gid);
 void nsbox_bwrap_forget(nsbox_bwrap_line *line);
-
-const nsbox_bwrap_option *nsbox_bwrap_options(void);
-
-/* The names of capabilities by their numbers, NULL at the end. */
-const char *const *nsbox_bwrap_capabilities(void);
 
 #endif

@@ -13,14 +13,6 @@ int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
  * empty; at most timeout_ms (-1: for ever). Then reaps it if it is the caller's child. 1: done; 0: not yet; -errno. */
 int nsbox_wait(int pidfd, int init_says, int timeout_ms);
 
-/* Sets the signal that this process gets when the thread that made it ends (0: none). Returns the previous one, or
- * -errno. */
-int nsbox_death_signal(int number);
-
-/* Opens a path for reading, resolved as in a process whose root is the directory `root`. Returns a descriptor or
- * -errno. */
-int nsbox_open_in_root(int root, const char *path);
-
 /* Opens what exists, by openat2(2): a descriptor or -errno. */
 int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resolve);
 

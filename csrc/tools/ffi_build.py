@@ -20,7 +20,9 @@ def declarations(path: Path) -> str:
 
 
 ffibuilder = FFI()
-HEADERS = [CSRC / name for name in ("abi_session.h", "abi.h", "abi_branch.h", *(["abi_bwrap.h"] if SYSTEM == "linux" else []))]
+HEADERS = [
+    CSRC / name for name in ("abi_session.h", "abi.h", "abi_branch.h", *(["abi_bwrap.h"] if SYSTEM == "linux" else []))
+]
 for header in (*HEADERS, CSRC / SYSTEM / "calls.h"):
     ffibuilder.cdef(declarations(header))
 # For the arena: the standard library's mmap is a shared object of its own, which takes longer to load than all of this.

@@ -4,8 +4,7 @@ NAME
 missing(host) -> why this backend can't be used here; empty if it can
 compile(policy, host) -> Plan; raises UnavailableError for a wish that it can't grant here
 
-Lean: only the backend in use is imported: `seatbelt` and `landlock` take 0.9 ms each, `bwrap` 0.1 ms. Undo this when
-bwrap's command line needs no Python.
+Lean: only the backend in use is imported: `seatbelt` and `landlock` take 0.9 ms each, `bwrap` 0.1 ms.
 """
 
 from __future__ import annotations

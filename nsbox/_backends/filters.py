@@ -1,7 +1,6 @@
 """From a policy to its seccomp filters, and to words for what they refuse. Pure.
 
-Lean: `_seccomp.profiles` (0.6 ms) is imported for a policy with a profile. Undo this when bwrap's command line needs no
-Python.
+Lean: `_seccomp.profiles` (0.6 ms) is imported for a policy with a profile.
 """
 
 from __future__ import annotations

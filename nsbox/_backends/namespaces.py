@@ -1,7 +1,7 @@
 """The backend of Linux namespaces: the command's ids, what confines it, and what is enforced.
 
 Lean: what few policies need is imported by functions: `_seccomp.profiles` (0.6 ms), `_plan.landlock` (0.14 ms),
-`_layout.network` (0.12 ms), `_backends.refusals` (0.09 ms). Undo this when bwrap's command line needs no Python.
+`_layout.network` (0.12 ms), `_backends.refusals` (0.09 ms).
 """
 
 from __future__ import annotations

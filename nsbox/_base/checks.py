@@ -1,15 +1,12 @@
-"""Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field.
-
-Lean: `_collections_abc` is there at every start; `collections.abc` takes 2.2 ms. Undo this when bwrap's command line
-needs no Python.
-"""
+"""Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field."""
 
 from __future__ import annotations
+
+import os
 
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.lean_os import os
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +16,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
-    """Say what isinstance(value, collections.abc.Iterable) would; _base.lean_os says why that isn't imported."""
+    """Say what isinstance(value, collections.abc.Iterable) would."""
     return _has(value, "__iter__")
 
 
@@ -36,8 +33,7 @@ def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
     """Say what isinstance(value, collections.abc.Mapping) would."""
     if isinstance(value, dict | tuple | list):
         return isinstance(value, dict)
-    # Adds 5 % to a bare interpreter's start (-I -S, 3.11), and collections.abc 36 %. It can go once both are equal.
-    from _collections_abc import Mapping
+    from collections.abc import Mapping
 
     return isinstance(value, Mapping)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._base.lean_os import os
+import os
 
 _SPECIAL = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x09: "\\t"}
 

@@ -22,10 +22,10 @@ NotADirectoryError.
 from __future__ import annotations
 
 import errno
+import os
 
 from nsbox._base.display import printable, seconds_phrase, shown
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._base.lean_os import os
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

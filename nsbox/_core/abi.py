@@ -1,12 +1,11 @@
 """abi.h's names as Python values: the library, its constants, and why there may be none.
 
 If there is no C core (another system or processor), this can still be imported, and `problem` says why.
-
-Lean: `__import__` stands for `importlib` (0.4 ms). Undo this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from nsbox._base.frozen import TYPE_CHECKING
@@ -33,7 +32,7 @@ on_linux, on_darwin = sys.platform == "linux", sys.platform == "darwin"
 problem = ""
 extension: ModuleType | None = None
 try:
-    extension = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, but that is slow to import
+    extension = importlib.import_module("nsbox._nsbox")
 except ImportError as _error:
     problem = f"the C core is missing ({_error})" if on_linux or on_darwin else f"there is no C core for {sys.platform}"
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ Python owns every one of them, and keeps it until the call is over.
 
 from __future__ import annotations
 
+import os
 from itertools import repeat
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.lean_os import os
 from nsbox._core.abi import ffi, lib
 
 if TYPE_CHECKING:

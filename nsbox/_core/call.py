@@ -1,17 +1,17 @@
 """The calls of the C core: a spawn, the wait for its end, and a sandbox that is ended at once.
 
-Lean: `_signal` stands for `signal` (5 ms, most of it for enums). Functions import `ctypes` (3.6 ms) for a preexec_fn,
-and `_base.owners` (0.8 ms), which one command alone doesn't need. Undo this when bwrap's command line needs no Python.
+Lean: functions import `ctypes` (3.6 ms) for a preexec_fn,
+and `_base.owners` (0.8 ms), which one command alone doesn't need.
 """
 
 from __future__ import annotations
 
-import _signal as signal
 import gc
+import os
+import signal
 import time
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.lean_os import os
 from nsbox._core.abi import WALL, constants, ffi, lib, on_linux
 from nsbox._core.buffers import _abandoned, _give_back, _strings, _take_arena
 from nsbox._core.command import Command, Result
@@ -31,13 +31,8 @@ def _fill(r: CData, q: Command, keep: list[object]) -> None:
     r.programs = _strings(q.programs, keep)
     spare = [b"sh"] if q.flags & constants.SHELL else []  # the name of a shell comes before a script's
     r.argv = _strings([*spare, *q.argv], keep) + len(spare)
-    if q.hold_fd >= 0 or q.report_fd >= 0:
-        r.hold_fd, r.report_fd = q.hold_fd, q.report_fd
-    if q.places:
-        names = [ffi.from_buffer("char[]", path) for path, _ in q.places]
-        places = ffi.new("nsbox_place[]", [(name, env.array) for name, (_, env) in zip(names, q.places, strict=True)])
-        r.places, r.n_places = places, len(q.places)
-        keep += [names, places, q.places]  # not r.places, which owns nothing
+    if q.report_fd >= 0:
+        r.report_fd = q.report_fd
     r.envp = q.envp.array
     if q.cwd is not None:
         r.cwd = cwd = ffi.from_buffer("char[]", q.cwd)
@@ -150,7 +145,7 @@ def spawn(request: Request, command: Command) -> Result:
         r.idmaps, r.n_idmaps = mappings, len(namespaces)
     owners, arena = command.owners, _take_arena(request.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
-    r.result = command.progress = result = arena.result
+    r.result = result = arena.result
     result.pid = result.init_pid = 0
     result.init_pidfd = result.init_says = result.go_fd = result.pidfd = -1
     try:

@@ -108,9 +108,6 @@ class Command:
     preexec: called in the command before its exec; flags have PREEXEC then.
     inherits_env: with it, changes of preexec to the environment count, except to these variables, which the policy
         sets. None: they don't count.
-    places: directories to start in, each with its environment, instead of cwd and envp. The last one's environment is
-        used if no directory can be entered.
-    hold_fd: the end of a pipe by which another process lets the command go on.
     report_fd: a socket by which that process learns that everything is set up.
     filters: installed before the plan's.
     owners: a list that receives the owners of all descriptors that the spawn leaves, before a signal handler can run.
@@ -128,7 +125,6 @@ class Command:
     relay: Relay | None = None  # for a network list; None: the shared one
     line: Line | LateLine | None = None  # the relay's, of this sandbox
     line_mark: Mark | None = None  # the line's mark at the start, if the sandbox is older than the command
-    progress: CData | None = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
 
     def __init__(
         self,
@@ -147,8 +143,6 @@ class Command:
         groups: Sequence[int] | None = None,
         preexec: Callable[[], object] | None = None,
         inherits_env: dict[bytes, bytes] | None = None,
-        places: Sequence[tuple[bytes, Strings]] = (),
-        hold_fd: int = -1,
         report_fd: int = -1,
         filters: Sequence[bytes] = (),
         owners: list[Owner] | None = None,
@@ -158,7 +152,7 @@ class Command:
         self.umask, self.pgid = umask, pgid
         self.uid, self.gid, self.groups = uid, gid, groups
         self.preexec, self.inherits_env = preexec, inherits_env
-        self.places, self.hold_fd, self.report_fd, self.filters = places, hold_fd, report_fd, filters
+        self.report_fd, self.filters = report_fd, filters
         self.owners = owners
 
 

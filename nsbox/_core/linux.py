@@ -1,16 +1,13 @@
-"""The calls that only Linux's C core has. Apart from the other modules of _core, none touches the core.
-
-Lean: `_weakref` stands for `weakref` (1.5 ms). Undo this when bwrap's command line needs no Python.
-"""
+"""The calls that only Linux's C core has. Apart from the other modules of _core, none touches the core."""
 
 from __future__ import annotations
 
 import errno
+import os
 import sys
-from _weakref import ref
+from weakref import ref
 
 from nsbox._base.frozen import TYPE_CHECKING, remembered
-from nsbox._base.lean_os import os
 from nsbox._core import call
 from nsbox._core.abi import constants, ffi, lib
 from nsbox._core.command import Used
@@ -20,25 +17,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from nsbox._core.abi import CData
-
-
-def death_signal(number: int) -> int:
-    """Set the signal (0: none) that this process gets when the thread that made it ends; return the one before.
-
-    See PR_SET_PDEATHSIG(2const). Raises OSError.
-    """
-    ret = lib.nsbox_death_signal(number)
-    if ret < 0:
-        raise OSError(-ret, os.strerror(-ret))
-    return ret
-
-
-def open_in_root(root: int, path: bytes) -> int:
-    """Open a file for reading, as a process would whose root is this directory; raises OSError."""
-    fd = lib.nsbox_open_in_root(root, ffi.from_buffer("char[]", path))
-    if fd < 0:
-        raise OSError(-fd, os.strerror(-fd), os.fsdecode(path))
-    return fd
 
 
 _mappings: dict[ref[UserNamespace], tuple[int, tuple[int, int]]] = {}  # descriptors, with their files' device and inode

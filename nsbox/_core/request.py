@@ -1,15 +1,15 @@
 """Requests: everything that a plan asks of the C core, and that doesn't depend on the command.
 
 Lean: `functools` (2.8 ms) and `_core.idmaps` (1.3 ms) are imported for root's commands alone, `resource` (0.2 ms) for
-limits. Undo this when bwrap's command line needs no Python.
+limits.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from nsbox._base.frozen import TYPE_CHECKING, remembered
-from nsbox._base.lean_os import os
 from nsbox._core import buffers, linux, wire
 from nsbox._core.abi import constants as c
 from nsbox._core.abi import ffi
@@ -279,9 +279,6 @@ def _swapped(swaps: Mapping[str, tuple[tuple[int, int], Swap]]) -> tuple[dict[st
     return numbers, lambda: [(found, swapped(swap)) for found, swap in rows]
 
 
-ready: list[tuple[Program, bytes]] = []  # filters that the build of the package has assembled: csrc/tools/front.py
-
-
 @remembered
 def assembled(programs: tuple[Program, ...]) -> list[bytes]:
     """Return a plan's filters for this machine. They are remembered, since most policies have the same."""
@@ -290,9 +287,6 @@ def assembled(programs: tuple[Program, ...]) -> list[bytes]:
 
 def assembled_once(program: Program) -> bytes:
     """Return one filter, without remembering it."""
-    for other, code in ready:
-        if (other.rules, other.with_compatible) == (program.rules, program.with_compatible) and not program.code:
-            return code
     names = {name for rule in program.rules for name in rule.calls}
     machine, numbers = linux.numbers_of(names)
     return wire.encode_programs([program], machine, NEWER | numbers)[0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._base.lean_os import os
 from nsbox._core.abi import constants as c
 from nsbox._plan import ops
 from nsbox._seccomp.bpf import COMPATIBLE, LAST, Program, Table, assemble

@@ -1,17 +1,16 @@
 """Whether commands can reach a directory of nsbox's own, whose contents nsbox carries out, keeps or shows again.
 
 Lean: functions import `_machine.probe` (6 ms) for a kept home, `_files.links` (4 ms) for a directory of nsbox's own.
-Undo this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.imports import opened
-from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 from nsbox._paths.home import HOMES, name_of
 from nsbox._plan.ops import Bind, BindFd, DevBind, Mask, Overlay

@@ -2,16 +2,15 @@
 
 A command that could put another directory there would have a key of its own. With that it could forge journals, which
 the caller carries out.
-
-Lean: functions import from os (1.1 ms), which _base.lean_os stands for, what is seldom needed. Undo this when bwrap's
-command line needs no Python.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 from nsbox._layout.layout import sources
 from nsbox._plan.ops import Bind, BindFd, DevBind
@@ -55,14 +54,12 @@ def check_detours(policy: Policy, host: Host) -> None:
     """
     if not host.state_detours or policy.base == "host" or policy.details.host_writes:
         return
-    from os.path import realpath  # seldom needed, and not in _base.lean_os
-
     writable = {*policy.write}
     for op in policy.ops:
         if isinstance(op, Bind | DevBind):
-            writable.add(realpath(op.src))
+            writable.add(os.path.realpath(op.src))
         elif isinstance(op, BindFd) and not op.read_only:
-            writable.add(realpath(f"/proc/self/fd/{op.fd}"))
+            writable.add(os.path.realpath(f"/proc/self/fd/{op.fd}"))
     writable -= {"/", *policy.deny} if policy.base == "layers" else {*policy.deny}
     named = {*writable, *policy.read, *policy.deny}
     for way in host.state_detours:
@@ -86,13 +83,10 @@ def make_state(policy: Policy, host: Host) -> None:
     named = {*policy.write, *(path for path in bound if isinstance(path, str) and path != "/")}
     if not host.state or not any(is_below(host.state, path) for path in named):
         return
-    from errno import EROFS
-    from os import makedirs  # seldom needed, and not in _base.lean_os
-
     try:
-        makedirs(host.state, mode=0o700, exist_ok=True)
+        os.makedirs(host.state, mode=0o700, exist_ok=True)
     except OSError as error:
-        if error.errno != EROFS and _may_make(host.state):
+        if error.errno != errno.EROFS and _may_make(host.state):
             what = f"{host.state}, nsbox's own directory, can't be made ({error.strerror}), and commands could make one"
             field = "write" if policy.base == "workspace" else "ops"
             raise PolicyError(field, f"{what}; make it, or set XDG_STATE_HOME to another directory") from None

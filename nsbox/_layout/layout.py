@@ -3,7 +3,7 @@
 The ops of a workspace, which are the hardest, are in workspace.py.
 
 Lean: functions import what other policies start sooner without: `workspace` (0.3 ms), `user` (0.16 ms), `network` (0.12
-ms). Undo this when bwrap's command line needs no Python.
+ms).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ exception: it shows all warnings.
 
 While a program hasn't imported logging, nobody listens. So debug(), info() and warning() return at once.
 
-Lean: functions import `logging` (13 ms). Undo this when bwrap's command line needs no Python.
+Lean: functions import `logging` (13 ms).
 """
 
 from __future__ import annotations

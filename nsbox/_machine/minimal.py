@@ -1,39 +1,13 @@
-"""Asks the machine who this process is: the part of a Host that every program needs, even a short one."""
+"""What every look at the machine needs: files of /proc, and what is in them."""
 
 from __future__ import annotations
 
 import errno
+import os
 
-from nsbox._base.lean_os import os
-from nsbox._core import abi
-from nsbox._plan.host import Host, IdRange
+from nsbox._plan.host import IdRange
 
 CAP_SETGID, CAP_SETUID = 6, 7
-
-
-def identity() -> Host:
-    """Return the part of probe() that says who this process is. That is enough for Policy.layers(), and fast."""
-    status = read("/proc/self/status") or ""
-    caps = _mask(status, "CapEff")
-    system = os.uname()
-    return Host(
-        system=system.sysname,
-        kernel=kernel_version(system.release),
-        machine=system.machine,
-        core_problem=abi.problem,
-        euid=os.geteuid(),
-        egid=os.getegid(),
-        can_set_ids=bool(caps >> CAP_SETUID & 1 and caps >> CAP_SETGID & 1),
-        capabilities=caps,
-        inheritable=_mask(status, "CapInh"),
-        bounding=_mask(status, "CapBnd"),
-        last_capability=number("/proc/sys/kernel/cap_last_cap") or 40,
-        uid_ranges=id_ranges("/proc/self/uid_map"),
-        gid_ranges=id_ranges("/proc/self/gid_map"),
-        settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
-        owns_settings=owns_settings(),
-        landlock_abi=0,
-    )
 
 
 def owns_settings() -> bool | None:
@@ -42,10 +16,6 @@ def owns_settings() -> bool | None:
         return os.stat("/proc/sys/kernel/core_pattern").st_uid == os.geteuid()
     except OSError:
         return None
-
-
-def _mask(status: str, name: str) -> int:
-    return int(status.partition(f"\n{name}:")[2].partition("\n")[0] or "0", 16)
 
 
 def check_scarcity(error: OSError) -> None:

@@ -7,11 +7,11 @@ op, over the mounts so far: a mask on a link's way is a mask where the link lead
 from __future__ import annotations
 
 import errno
+import os
 import stat
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._base.lean_os import os
 from nsbox._paths.resolution import Walk
 from nsbox._plan import ops
 from nsbox._plan.mounts import MountTable

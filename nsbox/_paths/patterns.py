@@ -3,7 +3,7 @@
 `*` matches any text without a slash, `?` and `[...]` one character, and `**` as a whole component any number of
 directories, even none. A leading dot is like any other character, since "*.env" should hide ".env" too.
 
-Lean: `re` and `fnmatch` (7 ms) are imported for the first pattern. Undo this when bwrap's command line needs no Python.
+Lean: `re` and `fnmatch` (7 ms) are imported for the first pattern.
 """
 
 from __future__ import annotations

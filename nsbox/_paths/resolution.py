@@ -10,12 +10,12 @@ descriptor is bound: if a link appears there in between, the spawn fails.
 from __future__ import annotations
 
 import errno
+import os
 
 from nsbox._base.checks import check_path, check_text, is_path_like
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.imports import opened
-from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 
 if TYPE_CHECKING:

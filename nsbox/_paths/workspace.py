@@ -3,16 +3,16 @@
 Paths and patterns are resolved, links on the way noted, and what git needs is added. Whether the fields make sense
 together is for Policy itself to check.
 
-Lean: `_paths.git` (1.3 ms) is imported if git's files are asked for. Undo this when bwrap's command line needs no
-Python.
+Lean: `_paths.git` (1.3 ms) is imported if git's files are asked for.
 """
 
 from __future__ import annotations
 
+import os
+
 from nsbox._base.checks import check_path, check_target, sequence
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 from nsbox._paths.patterns import is_pattern, is_wild, split
 from nsbox._paths.resolution import Resolution, check_read

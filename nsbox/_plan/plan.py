@@ -1,6 +1,6 @@
 """Plan: everything that a backend has decided, as one frozen value; the command's ids, and its resource limits.
 
-Lean: `_plan.bwrap_words` (0.1 ms) is imported by to_bwrap() alone. Undo this when bwrap's command line needs no Python.
+Lean: `_plan.bwrap_words` (0.1 ms) is imported by to_bwrap() alone.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 Everything that a user may wish for is here, and the checks that the wishes make sense together. What a wish means on a
 given machine is up to a backend.
 
-Lean: functions import `_network.network` (6 ms) and `rules`. Undo this when bwrap's command line needs no Python.
+Lean: functions import `_network.network` (6 ms) and `rules`.
 """
 
 from __future__ import annotations
+
+import os
 
 from nsbox._base.checks import (
     check_bool,
@@ -20,7 +22,6 @@ from nsbox._base.checks import (
 )
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
-from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 from nsbox._paths.home import PRIVATE, check_home
 from nsbox._paths.patterns import hides, is_pattern

@@ -5,6 +5,7 @@ Each method imports its module when it is called; until then a policy is only a 
 
 from __future__ import annotations
 
+from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,8 +38,13 @@ class Questions:
 
         Raises PolicyError for an option that bwrap refuses, and for what no policy can hold: a command, an option about
         one run (--info-fd, --json-status-fd, --block-fd, --sync-fd, --lock-file, --as-pid-1, --argv0, ...), and one
-        that removes a variable, for which Popen has env=. `nsbox bwrap` can do all of that.
+        that removes a variable, for which Popen has env=. `nsbox bwrap` can do all of that. Raises UnavailableError
+        where nsbox has no core for Linux, which reads the options.
         """
+        from nsbox._core import abi
+
+        if not abi.on_linux or abi.problem:
+            raise UnavailableError(Reason(abi.problem or "Linux's core reads bwrap's options; there is none here"))
         from nsbox._bwrap.policy import from_argv
 
         return from_argv(list(argv))

@@ -3,8 +3,7 @@
 The tables of the profiles are in profiles.py, the assembler of rules in bpf.py. Backends decide when programs are
 installed.
 
-Lean: `profiles` (0.6 ms) is imported for a profile; the filters of most command lines of bwrap are ready-made. Undo
-this when bwrap's command line needs no Python.
+Lean: `profiles` (0.6 ms) is imported for a profile; the filters of most command lines of bwrap are ready-made.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """The environment of a command without env=: built, or the caller's; and where programs are looked for in it.
 
-Lean: `_layout.user` (0.16 ms) is imported for a command with an id of its own. Undo this when bwrap's command line
-needs no Python.
+Lean: `_layout.user` (0.16 ms) is imported for a command with an id of its own.
 """
 
 from __future__ import annotations
 
+import os
 from itertools import repeat
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 from nsbox._core import buffers
 from nsbox._policy.variables import CERTIFICATES, PROXIES, VENVS, search_path

@@ -1,15 +1,15 @@
 """What is made once for each policy and host: the plan, checked, its request, and what its commands start with.
 
-Lean: a function imports `_spawn.seatbelt` (12 ms) for macOS. Undo this when bwrap's
-command line needs no Python.
+Lean: a function imports `_spawn.seatbelt` (12 ms) for macOS.
 """
 
 from __future__ import annotations
 
+import os
+
 from nsbox import _backends
 from nsbox._base.errors import PolicyError
-from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
-from nsbox._base.lean_os import os
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered
 from nsbox._base.paths import is_below
 from nsbox._core import linux
 from nsbox._core.request import Request, request_for
@@ -149,12 +149,6 @@ def _places(plan: Plan) -> Places | None:
     from nsbox._spawn.seatbelt import Places
 
     return Places(plan)
-
-
-def with_plan(prepared: Prepared, plan: Plan) -> Prepared:
-    """Return the same for another plan with the same ops."""
-    template = None if prepared.request is None else request_for(plan, prepared.ops)
-    return replace(prepared, plan=plan, request=template)
 
 
 def _is_covered(plan: Plan, path: str) -> bool:

@@ -1,18 +1,18 @@
 """A command of a plan, started: as a running process, or an exception that says what failed.
 
-Lean: `_thread` stands for `threading` (4 ms). Functions import what few commands need: `_relay.relay` (14 ms),
+Lean: functions import what few commands need: `_relay.relay` (14 ms),
 `_spawn.seatbelt` (12 ms), `_spawn.bwrap` (9 ms), `_lookup.host` (6 ms), `_machine.cgroup` (2.3 ms), `_spawn.failure`
-(1.5 ms). Undo this when bwrap's command line needs no Python.
+(1.5 ms).
 """
 
 from __future__ import annotations
 
 import errno
-from _thread import get_native_id
+import os
+from _thread import get_native_id  # threading's may be gevent's
 
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._base.lean_os import os
 from nsbox._core import call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result

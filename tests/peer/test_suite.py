@@ -38,8 +38,6 @@ if os.geteuid() == 0 and not os.path.ismount("/dev/mqueue"):
     DIFFERENCES["test_mqueue"] = "in the ipc namespace of the machine"
 
 EDITS = {
-    # A Python program isn't what /proc/self/exe is. Its path will do: all that runs it so sees the whole file system.
-    "-- /proc/self/exe": "-- $BWRAP",
     # A fault is injected into the 39th prctl(2) of the program: a number that is theirs alone.
     "command -v strace": "command -v strace-is-not-for-us",
     # Temporary files go where they are found again; `mktemp` of theirs below /tmp is never removed.

@@ -56,18 +56,59 @@ struct number number_of(const char *text, unsigned base);
 /* What is wrong with an errno's number, as the C library says it. */
 const char *errno_text(int error);
 
-/* ---- parse.c, options.c, ops.c */
+/* ---- options.c */
+
+/* How an option is read. */
+enum reading {
+    NSBOX_BWRAP_READS_HELP,
+    NSBOX_BWRAP_READS_VERSION,
+    NSBOX_BWRAP_READS_ARGS,
+    NSBOX_BWRAP_READS_LEVEL_PREFIX,
+    NSBOX_BWRAP_READS_NEW,     /* namespaces that must be new. value: enum nsbox_bwrap_namespace */
+    NSBOX_BWRAP_READS_ATTEMPT, /* a namespace that is wanted if it can be had. value: the same */
+    NSBOX_BWRAP_READS_NEW_ALL,
+    NSBOX_BWRAP_READS_SHARE_NET,
+    NSBOX_BWRAP_READS_FD,   /* value: enum nsbox_bwrap_fd */
+    NSBOX_BWRAP_READS_ID,   /* value: enum nsbox_bwrap_id */
+    NSBOX_BWRAP_READS_TEXT, /* value: enum nsbox_bwrap_text */
+    NSBOX_BWRAP_READS_FLAG, /* value: enum nsbox_bwrap_flag */
+    NSBOX_BWRAP_READS_CLEARENV,
+    NSBOX_BWRAP_READS_SETENV,
+    NSBOX_BWRAP_READS_UNSETENV,
+    NSBOX_BWRAP_READS_OP, /* value: enum nsbox_bwrap_what, with NSBOX_BWRAP_TRY */
+    NSBOX_BWRAP_READS_LAYER,
+    NSBOX_BWRAP_READS_PERMS,
+    NSBOX_BWRAP_READS_SIZE,
+    NSBOX_BWRAP_READS_ADD_SECCOMP,
+    NSBOX_BWRAP_READS_CAP, /* value: 1 to add, 0 to drop */
+    NSBOX_BWRAP_READS_LOCK_FILE,
+    NSBOX_BWRAP_READINGS
+};
+
+/* A row of the table of options, whose last row has no name: tools/options.py makes it of nsbox/_bwrap/options.py.
+ * args: the names of its arguments, with spaces between them. once: only the last one takes effect, and a warning
+ * says so. */
+struct option {
+    const char *name, *args, *group, *help;
+    uint32_t reading, value, n_args, once;
+};
+extern const struct option option_table[];
+
+/* By their numbers, NULL at the end. */
+extern const char *const capability_names[];
+
+/* ---- parse.c, ops.c */
 
 struct reader {
     nsbox_bwrap_line *line;
-    bool stopped;    /* the outcome is certain, or there is no memory */
+    bool stopped; /* the outcome is certain, or there is no memory */
     bool no_memory;
-    bool in_file;    /* the words are an --args file's */
+    bool in_file;     /* the words are an --args file's */
     uint64_t counted; /* words so far */
     struct list env, ops, warnings, lock_files, filters, caps, fds, layers;
     uint32_t seen_fd, seen_id, seen_text; /* a bit for each of these that had a value */
-    int64_t perms;   /* for the next op; -1: none */
-    uint64_t size;   /* the same; 0: none */
+    int64_t perms;                        /* for the next op; -1: none */
+    uint64_t size;                        /* the same; 0: none */
 };
 
 /* Ends the reading with a message, which is joined from parts. */
@@ -88,13 +129,11 @@ int32_t reader_fd(struct reader *r, const char *text);
 /* Reads the descriptor that a word names to its end; false if the reading has ended. what: for messages. */
 bool reader_contents(struct reader *r, const char *word, const char *what, nsbox_bwrap_filter *found);
 
-const nsbox_bwrap_option *option_named(const char *name);
-
 /* The options that become ops, and those about the next op. args: the option's. */
-void ops_add(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
-void ops_layer(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
-void ops_perms(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
-void ops_size(struct reader *r, const nsbox_bwrap_option *o, const char *const *args);
+void ops_add(struct reader *r, const struct option *o, const char *const *args);
+void ops_layer(struct reader *r, const struct option *o, const char *const *args);
+void ops_perms(struct reader *r, const struct option *o, const char *const *args);
+void ops_size(struct reader *r, const struct option *o, const char *const *args);
 
 extern const char *const stray_layer;
 

@@ -7,37 +7,26 @@ const char *const stray_layer =
     "--overlay-src must be followed by another --overlay-src or one of --overlay, --tmp-overlay, or --ro-overlay";
 
 /* Returns a destination as an absolute path without empty and "." parts: bubblewrap takes every destination as
- * absolute. ".." is refused, since symlinks give it two meanings. NULL: the reading has ended. */
-static const char *inside(struct reader *r, const nsbox_bwrap_option *o, const char *path)
+ * absolute. NULL: the reading has ended. */
+static const char *inside(struct reader *r, const char *path)
 {
-    uint64_t n = text_length(path);
-    char *clean = reader_take(r, n + 2), *end = clean;
+    char *clean = reader_take(r, text_length(path) + 2), *end = clean;
     if (!clean)
         return NULL;
-    const char *at = path;
-    while (*at) {
-        const char *part = at;
-        while (*at && *at != '/')
-            at++;
-        uint64_t len = (uint64_t)(at - part);
-        if (len == 2 && part[0] == '.' && part[1] == '.') {
-            DIE(r, o->name, ": '", *path == '/' ? "" : "/", path, "' has a '..'");
-            return NULL;
-        }
-        if (len && !(len == 1 && *part == '.')) {
+    while (*path) {
+        const char *part = path;
+        while (*path && *path != '/')
+            path++;
+        if (path > part && !(path - part == 1 && *part == '.')) {
             *end++ = '/';
-            for (; part < at; part++)
-                *end++ = *part;
+            while (part < path)
+                *end++ = *part++;
         }
-        while (*at == '/')
-            at++;
+        while (*path == '/')
+            path++;
     }
     if (end == clean)
-        *end++ = '/';
-    if (end - clean >= MAX_PATH) {
-        DIE(r, o->name, ": the path is longer than 4095 bytes");
-        return NULL;
-    }
+        *end = '/';
     return clean;
 }
 
@@ -49,7 +38,7 @@ static uint32_t mode_or(struct reader *r, uint32_t usual)
     return perms < 0 ? usual : (uint32_t)perms;
 }
 
-static bool octal(struct reader *r, const nsbox_bwrap_option *o, const char *text, uint32_t *mode)
+static bool octal(struct reader *r, const struct option *o, const char *text, uint32_t *mode)
 {
     struct number number = number_of(text, 8);
     if (!number.is_one || number.is_negative || number.is_huge || number.amount > MAX_MODE) {
@@ -60,7 +49,7 @@ static bool octal(struct reader *r, const nsbox_bwrap_option *o, const char *tex
     return true;
 }
 
-void ops_perms(struct reader *r, const nsbox_bwrap_option *o, const char *const *args)
+void ops_perms(struct reader *r, const struct option *o, const char *const *args)
 {
     uint32_t mode;
     if (r->perms >= 0)
@@ -69,7 +58,7 @@ void ops_perms(struct reader *r, const nsbox_bwrap_option *o, const char *const 
         r->perms = mode;
 }
 
-void ops_size(struct reader *r, const nsbox_bwrap_option *o, const char *const *args)
+void ops_size(struct reader *r, const struct option *o, const char *const *args)
 {
     (void)o;
     const char *text = args[0];
@@ -84,7 +73,7 @@ void ops_size(struct reader *r, const nsbox_bwrap_option *o, const char *const *
         r->size = number.amount;
 }
 
-void ops_layer(struct reader *r, const nsbox_bwrap_option *o, const char *const *args)
+void ops_layer(struct reader *r, const struct option *o, const char *const *args)
 {
     (void)o;
     const char **layer = reader_add(r, &r->layers, sizeof *layer);
@@ -92,7 +81,7 @@ void ops_layer(struct reader *r, const nsbox_bwrap_option *o, const char *const 
         *layer = args[0];
 }
 
-static void overlay(struct reader *r, const nsbox_bwrap_option *o, const char *const *args, nsbox_bwrap_op *op)
+static void overlay(struct reader *r, const struct option *o, const char *const *args, nsbox_bwrap_op *op)
 {
     uint64_t least = o->value == NSBOX_BWRAP_RO_OVERLAY ? 2 : 1, n = r->layers.n;
     if (n < least) {
@@ -102,7 +91,7 @@ static void overlay(struct reader *r, const nsbox_bwrap_option *o, const char *c
     op->layers = r->layers.items;
     op->n_layers = n;
     r->layers = (struct list){0};
-    op->dest = inside(r, o, args[o->n_args - 1]);
+    op->dest = inside(r, args[o->n_args - 1]);
     if (o->value == NSBOX_BWRAP_OVERLAY) {
         op->upper = args[0];
         op->work = args[1];
@@ -113,7 +102,7 @@ static void overlay(struct reader *r, const nsbox_bwrap_option *o, const char *c
     }
 }
 
-static void symlink(struct reader *r, const nsbox_bwrap_option *o, const char *const *args, nsbox_bwrap_op *op)
+static void symlink(struct reader *r, const struct option *o, const char *const *args, nsbox_bwrap_op *op)
 {
     op->src = args[0];
     if (!*op->src)
@@ -121,10 +110,10 @@ static void symlink(struct reader *r, const nsbox_bwrap_option *o, const char *c
     else if (text_length(op->src) >= MAX_PATH)
         DIE(r, o->name, ": the target is longer than 4095 bytes");
     else
-        op->dest = inside(r, o, args[1]);
+        op->dest = inside(r, args[1]);
 }
 
-static void hostname(struct reader *r, const nsbox_bwrap_option *o, const char *name, nsbox_bwrap_op *op)
+static void hostname(struct reader *r, const struct option *o, const char *name, nsbox_bwrap_op *op)
 {
     op->src = name;
     if (!*name)
@@ -134,54 +123,55 @@ static void hostname(struct reader *r, const nsbox_bwrap_option *o, const char *
 }
 
 /* The ops of a mode: chmod's is an argument, the others' may be --perms. */
-static void with_mode(struct reader *r, const nsbox_bwrap_option *o, const char *const *args, nsbox_bwrap_op *op)
+static void with_mode(struct reader *r, const struct option *o, const char *const *args, nsbox_bwrap_op *op)
 {
     switch (op->what) {
     case NSBOX_BWRAP_CHMOD:
         if (octal(r, o, args[0], &op->mode))
-            op->dest = inside(r, o, args[1]);
+            op->dest = inside(r, args[1]);
         return;
     case NSBOX_BWRAP_TMPFS:
         op->size = r->size;
         r->size = 0;
         op->mode = mode_or(r, 0755);
-        op->dest = inside(r, o, args[0]);
+        op->dest = inside(r, args[0]);
         return;
     case NSBOX_BWRAP_DIR:
         op->mode = mode_or(r, 0755);
-        op->dest = inside(r, o, args[0]);
+        op->dest = inside(r, args[0]);
         return;
     default: /* FILE, BIND_DATA, RO_BIND_DATA */
         op->fd = reader_fd(r, args[0]);
         op->mode = mode_or(r, op->what == NSBOX_BWRAP_FILE ? 0666 : 0600);
         if (op->fd >= 0)
-            op->dest = inside(r, o, args[1]);
+            op->dest = inside(r, args[1]);
     }
 }
 
-void ops_add(struct reader *r, const nsbox_bwrap_option *o, const char *const *args)
+void ops_add(struct reader *r, const struct option *o, const char *const *args)
 {
     nsbox_bwrap_op *op = reader_add(r, &r->ops, sizeof *op);
     if (!op)
         return;
-    op->what = o->kind == NSBOX_BWRAP_TEXT ? NSBOX_BWRAP_SET_HOSTNAME : o->value & ~(uint32_t)NSBOX_BWRAP_TRY;
-    op->optional = o->kind == NSBOX_BWRAP_OP && (o->value & NSBOX_BWRAP_TRY);
+    op->what = o->reading == NSBOX_BWRAP_READS_TEXT ? NSBOX_BWRAP_OP_HOSTNAME : o->value & ~(uint32_t)NSBOX_BWRAP_TRY;
+    op->optional = o->reading == NSBOX_BWRAP_READS_OP && (o->value & NSBOX_BWRAP_TRY);
+    op->option = o->name;
     op->fd = -1;
     switch (op->what) {
-    case NSBOX_BWRAP_SET_HOSTNAME:
+    case NSBOX_BWRAP_OP_HOSTNAME:
         hostname(r, o, args[0], op);
         return;
     case NSBOX_BWRAP_BIND:
     case NSBOX_BWRAP_RO_BIND:
     case NSBOX_BWRAP_DEV_BIND:
         op->src = args[0];
-        op->dest = inside(r, o, args[1]);
+        op->dest = inside(r, args[1]);
         return;
     case NSBOX_BWRAP_BIND_FD:
     case NSBOX_BWRAP_RO_BIND_FD:
         op->fd = reader_fd(r, args[0]);
         if (op->fd >= 0)
-            op->dest = inside(r, o, args[1]);
+            op->dest = inside(r, args[1]);
         return;
     case NSBOX_BWRAP_OVERLAY:
     case NSBOX_BWRAP_TMP_OVERLAY:
@@ -195,7 +185,7 @@ void ops_add(struct reader *r, const nsbox_bwrap_option *o, const char *const *a
     case NSBOX_BWRAP_PROC:
     case NSBOX_BWRAP_DEV:
     case NSBOX_BWRAP_MQUEUE:
-        op->dest = inside(r, o, args[0]);
+        op->dest = inside(r, args[0]);
         return;
     default:
         with_mode(r, o, args, op);

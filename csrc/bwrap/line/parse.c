@@ -6,18 +6,18 @@
 enum { MAX_ARGS = 9000 };
 
 /* What carries out an option. args: its arguments. */
-#define HANDLER(name) static void name(struct reader *r, const nsbox_bwrap_option *o, const char *const *args)
+#define HANDLER(name) static void name(struct reader *r, const struct option *o, const char *const *args)
 
 /* Warns that only the last one counts, if there was one before; `seen` has a bit for each. */
-static void once(struct reader *r, const nsbox_bwrap_option *o, uint32_t *seen)
+static void once(struct reader *r, const struct option *o, uint32_t *seen)
 {
     uint32_t bit = 1u << o->value;
     if ((*seen & bit) && o->once) {
         const char **warning = reader_add(r, &r->warnings, sizeof *warning);
         const char *level = r->line->flags & NSBOX_BWRAP_LEVELS ? "<4>" : "";
         if (warning)
-            *warning = reader_text(r, (const char *const[]){level, "bwrap: Only the last ", o->name,
-                                                            " option will take effect", NULL});
+            *warning = reader_text(
+                r, (const char *const[]){level, "bwrap: Only the last ", o->name, " option will take effect", NULL});
     }
     *seen |= bit;
 }
@@ -162,7 +162,7 @@ static bool is_same_name(const char *one, const char *upper)
 HANDLER(capability)
 {
     const char *name = args[0];
-    const char *const *names = nsbox_bwrap_capabilities();
+    const char *const *names = capability_names;
     struct number number = number_of(name, 0);
     int32_t found = -2, n = 0;
     for (; names[n]; n++)
@@ -251,55 +251,63 @@ HANDLER(clearenv)
     r->line->flags |= NSBOX_BWRAP_CLEARED;
 }
 
-/* By enum nsbox_bwrap_kind. */
-static void (*const handlers[NSBOX_BWRAP_KINDS])(struct reader *, const nsbox_bwrap_option *, const char *const *) = {
-    [NSBOX_BWRAP_HELP] = help,
-    [NSBOX_BWRAP_VERSION] = version,
-    [NSBOX_BWRAP_ARGS] = args_file,
-    [NSBOX_BWRAP_LEVEL_PREFIX] = level_prefix,
-    [NSBOX_BWRAP_NEW] = new_namespace,
-    [NSBOX_BWRAP_ATTEMPT] = attempt,
-    [NSBOX_BWRAP_NEW_ALL] = new_all,
-    [NSBOX_BWRAP_SHARE_NET] = share_net,
-    [NSBOX_BWRAP_FD] = one_fd,
-    [NSBOX_BWRAP_ID] = one_id,
-    [NSBOX_BWRAP_TEXT] = one_text,
-    [NSBOX_BWRAP_FLAG] = flag,
-    [NSBOX_BWRAP_CLEARENV] = clearenv,
-    [NSBOX_BWRAP_SETENV] = set_variable,
-    [NSBOX_BWRAP_UNSETENV] = unset_variable,
-    [NSBOX_BWRAP_OP] = ops_add,
-    [NSBOX_BWRAP_LAYER] = ops_layer,
-    [NSBOX_BWRAP_PERMS] = ops_perms,
-    [NSBOX_BWRAP_SIZE] = ops_size,
-    [NSBOX_BWRAP_ADD_SECCOMP] = add_filter,
-    [NSBOX_BWRAP_CAP] = capability,
-    [NSBOX_BWRAP_LOCK_FILE] = lock_file,
+/* By enum reading. */
+static void (*const handlers[NSBOX_BWRAP_READINGS])(struct reader *, const struct option *, const char *const *) = {
+    [NSBOX_BWRAP_READS_HELP] = help,
+    [NSBOX_BWRAP_READS_VERSION] = version,
+    [NSBOX_BWRAP_READS_ARGS] = args_file,
+    [NSBOX_BWRAP_READS_LEVEL_PREFIX] = level_prefix,
+    [NSBOX_BWRAP_READS_NEW] = new_namespace,
+    [NSBOX_BWRAP_READS_ATTEMPT] = attempt,
+    [NSBOX_BWRAP_READS_NEW_ALL] = new_all,
+    [NSBOX_BWRAP_READS_SHARE_NET] = share_net,
+    [NSBOX_BWRAP_READS_FD] = one_fd,
+    [NSBOX_BWRAP_READS_ID] = one_id,
+    [NSBOX_BWRAP_READS_TEXT] = one_text,
+    [NSBOX_BWRAP_READS_FLAG] = flag,
+    [NSBOX_BWRAP_READS_CLEARENV] = clearenv,
+    [NSBOX_BWRAP_READS_SETENV] = set_variable,
+    [NSBOX_BWRAP_READS_UNSETENV] = unset_variable,
+    [NSBOX_BWRAP_READS_OP] = ops_add,
+    [NSBOX_BWRAP_READS_LAYER] = ops_layer,
+    [NSBOX_BWRAP_READS_PERMS] = ops_perms,
+    [NSBOX_BWRAP_READS_SIZE] = ops_size,
+    [NSBOX_BWRAP_READS_ADD_SECCOMP] = add_filter,
+    [NSBOX_BWRAP_READS_CAP] = capability,
+    [NSBOX_BWRAP_READS_LOCK_FILE] = lock_file,
 };
 
 /* What bubblewrap says when arguments are missing. Clients match it, so its oddities stay. */
-static void die_of_shortage(struct reader *r, const nsbox_bwrap_option *o)
+static void die_of_shortage(struct reader *r, const struct option *o)
 {
     const char *name = text_is(o->name, "--ro-bind-fd") ? "--bind-fd" : o->name;
     bool is_odd = text_is(name, "--argv0") || text_is(name, "--chdir") || text_is(name, "--remount-ro");
     const char *one = is_odd ? " takes one argument" : " takes an argument";
-    if (o->kind == NSBOX_BWRAP_LAYER)
+    if (o->reading == NSBOX_BWRAP_READS_LAYER)
         DIE(r, stray_layer);
     else
         DIE(r, name, o->n_args == 1 ? one : o->n_args == 2 ? " takes two arguments" : " takes three arguments");
 }
 
 /* Refuses an option that stands between --perms, --size or --overlay-src and the option that they are about. */
-static void check_used_up(struct reader *r, const nsbox_bwrap_option *o)
+static void check_used_up(struct reader *r, const struct option *o)
 {
-    if (o->kind != NSBOX_BWRAP_PERMS && o->kind != NSBOX_BWRAP_SIZE) {
+    if (o->reading != NSBOX_BWRAP_READS_PERMS && o->reading != NSBOX_BWRAP_READS_SIZE) {
         if (r->perms >= 0)
             DIE(r, "--perms must be followed by an option that creates a file");
         if (r->size)
             DIE(r, "--size must be followed by --tmpfs");
     }
-    if (o->kind != NSBOX_BWRAP_LAYER && r->layers.n)
+    if (o->reading != NSBOX_BWRAP_READS_LAYER && r->layers.n)
         DIE(r, stray_layer);
+}
+
+static const struct option *option_of(const char *name)
+{
+    for (const struct option *o = option_table; o->name; o++)
+        if (text_is(o->name, name))
+            return o;
+    return NULL;
 }
 
 /* Carries out the options one by one; returns the words after them. */
@@ -308,7 +316,7 @@ static const char *const *take(struct reader *r, const char *const *words)
     while (*words && !r->stopped) {
         if (text_is(*words, "--"))
             return words + 1;
-        const nsbox_bwrap_option *o = option_named(*words);
+        const struct option *o = option_of(*words);
         if (!o) {
             if (**words == '-')
                 DIE(r, "Unknown option ", *words);
@@ -318,12 +326,12 @@ static const char *const *take(struct reader *r, const char *const *words)
         uint32_t n = 0;
         while (n < o->n_args && words[n])
             n++;
-        if (o->kind == NSBOX_BWRAP_ARGS && r->in_file)
+        if (o->reading == NSBOX_BWRAP_READS_ARGS && r->in_file)
             DIE(r, "--args not supported in arguments file");
         else if (n < o->n_args)
             die_of_shortage(r, o);
         else
-            handlers[o->kind](r, o, words);
+            handlers[o->reading](r, o, words);
         if (!r->stopped)
             check_used_up(r, o);
         words += n;
@@ -357,7 +365,8 @@ static void check_namespaces(struct reader *r)
 static void check_needs(struct reader *r, uint32_t uid, uint32_t gid)
 {
     const nsbox_bwrap_line *line = r->line;
-    bool has_user = uid != 0 || ((line->unshare | line->wanted) & NSBOX_BWRAP_USER) || line->fd[NSBOX_BWRAP_USERNS] >= 0;
+    bool has_user =
+        uid != 0 || ((line->unshare | line->wanted) & NSBOX_BWRAP_USER) || line->fd[NSBOX_BWRAP_USERNS] >= 0;
     if (!has_user && line->id[NSBOX_BWRAP_UID] >= 0 && line->id[NSBOX_BWRAP_UID] != uid)
         DIE(r, "Specifying --uid requires --unshare-user or --userns");
     if (!has_user && line->id[NSBOX_BWRAP_GID] >= 0 && line->id[NSBOX_BWRAP_GID] != gid)

@@ -134,8 +134,7 @@ static const char *of_op(struct program *p, const struct step *s, const nsbox_re
         bool is_below_file = res->error == ENOTDIR && (step == NSBOX_STEP_DEST || s->code == NSBOX_OP_SYMLINK);
         if ((step == NSBOX_STEP_CREATE && *there) || is_below_file)
             return JOIN(p, "Can't mkdir parents for ", s->dest, ": ", why);
-        if (step == NSBOX_STEP_CREATE ||
-            (step == NSBOX_STEP_ATTACH && (res->error == EINVAL || res->error == ENOTDIR)))
+        if (step == NSBOX_STEP_CREATE || (step == NSBOX_STEP_ATTACH && (res->error == EINVAL || res->error == ENOTDIR)))
             return not_made(p, s, step, why);
     }
     const char *what = about(p, s);

@@ -1,9 +1,12 @@
 /* main.c: the program, from its first instruction to its exit status. */
 #include "program.h"
 
-#define VERSION "0.11.1" /* whose behaviour this is; clients ask for it */
+#define BWRAP_VERSION "0.11.1" /* whose behaviour this is; clients ask for it */
 
 enum { FAILED = 1 };
+
+/* By this `nsbox bwrap --install` knows a program of its own. */
+static const char mark[] = "nsbox's bwrap, in C";
 
 /* ---- messages */
 
@@ -39,7 +42,8 @@ char *program_text(struct program *p, const char *const *parts)
 bool fail(struct program *p, const char *const *parts)
 {
     const char *problem = program_text(p, parts);
-    const char *text = problem ? JOIN(p, p->line.flags & NSBOX_BWRAP_LEVELS ? "<3>" : "", "bwrap: ", problem, "\n") : NULL;
+    const char *text =
+        problem ? JOIN(p, p->line.flags & NSBOX_BWRAP_LEVELS ? "<3>" : "", "bwrap: ", problem, "\n") : NULL;
     if (text)
         say(text);
     p->has_failed = true;
@@ -178,7 +182,7 @@ static int main_of(struct program *p, const char *const *argv)
         usage(p, 1);
         return p->has_failed;
     case NSBOX_BWRAP_ASKS_VERSION:
-        return sys_write(1, "bubblewrap " VERSION "\n", sizeof "bubblewrap " VERSION) < 0;
+        return sys_write(1, "bubblewrap " BWRAP_VERSION "\n", sizeof "bubblewrap " BWRAP_VERSION) < 0;
     default:
         break;
     }
@@ -193,7 +197,7 @@ static int main_of(struct program *p, const char *const *argv)
 /* The kernel's words on the stack: argc, argv, NULL, envp, NULL. */
 __attribute__((used)) void bwrap_start(long *stack)
 {
-    static struct program program;
+    static struct program program = {.mark = mark};
     const char *const *argv = (const char *const *)(stack + 1);
     program.envp = argv + stack[0] + 1;
     sys_exit(main_of(&program, argv));

@@ -3,8 +3,20 @@
 
 enum { S_IFMT_DIR = SYS_S_IFDIR, MAX_PROCS = 8 };
 
+/* ".." is refused, since symlinks give it two meanings. */
+static bool check_dest(struct program *p, const char *dest, const nsbox_bwrap_op *op)
+{
+    uint64_t n = 0;
+    for (const char *part = dest; *part; n++, part++)
+        if (part[0] == '/' && part[1] == '.' && part[2] == '.' && (part[3] == '/' || !part[3]))
+            return FAIL(p, op->option, ": '", op->dest, "' has a '..'");
+    return n < NSBOX_PATH_MAX || FAIL(p, op->option, ": the path is longer than 4095 bytes");
+}
+
 static struct step *add(struct program *p, uint32_t code, const char *dest, const nsbox_bwrap_op *op)
 {
+    if (dest && !check_dest(p, dest, op))
+        return NULL;
     struct step *s = list_add(&p->line.memory, &p->steps, sizeof *s);
     if (!s) {
         no_memory(p);
@@ -144,9 +156,9 @@ static bool proc(struct program *p, const nsbox_bwrap_op *op)
 static bool dev(struct program *p, const nsbox_bwrap_op *op)
 {
     static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
-    static const char *const links[][2] = {{"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
+    static const char *const links[][2] = {{"stdin", "/proc/self/fd/0"},  {"stdout", "/proc/self/fd/1"},
                                            {"stderr", "/proc/self/fd/2"}, {"fd", "/proc/self/fd"},
-                                           {"core", "/proc/kcore"}, {"ptmx", "pts/ptmx"}};
+                                           {"core", "/proc/kcore"},       {"ptmx", "pts/ptmx"}};
     struct step *s = add(p, NSBOX_OP_TMPFS, op->dest, op);
     if (!s)
         return false;
@@ -233,7 +245,9 @@ static bool overlay(struct program *p, const nsbox_bwrap_op *op)
             *all++ = *from;
         all++;
     }
-    s->flags = op->what == NSBOX_BWRAP_TMP_OVERLAY ? NSBOX_OVL_TMP : op->what == NSBOX_BWRAP_RO_OVERLAY ? NSBOX_OVL_RO : 0;
+    s->flags = op->what == NSBOX_BWRAP_TMP_OVERLAY  ? NSBOX_OVL_TMP
+               : op->what == NSBOX_BWRAP_RO_OVERLAY ? NSBOX_OVL_RO
+                                                    : 0;
     return true;
 }
 
@@ -241,9 +255,12 @@ static bool overlay(struct program *p, const nsbox_bwrap_op *op)
 static bool simple(struct program *p, const nsbox_bwrap_op *op)
 {
     static const uint32_t codes[NSBOX_BWRAP_WHATS] = {
-        [NSBOX_BWRAP_REMOUNT_RO] = NSBOX_OP_REMOUNT_RO, [NSBOX_BWRAP_TMPFS] = NSBOX_OP_TMPFS,
-        [NSBOX_BWRAP_DIR] = NSBOX_OP_DIR,               [NSBOX_BWRAP_SYMLINK] = NSBOX_OP_SYMLINK,
-        [NSBOX_BWRAP_CHMOD] = NSBOX_OP_CHMOD,           [NSBOX_BWRAP_SET_HOSTNAME] = NSBOX_OP_HOSTNAME,
+        [NSBOX_BWRAP_REMOUNT_RO] = NSBOX_OP_REMOUNT_RO,
+        [NSBOX_BWRAP_TMPFS] = NSBOX_OP_TMPFS,
+        [NSBOX_BWRAP_DIR] = NSBOX_OP_DIR,
+        [NSBOX_BWRAP_SYMLINK] = NSBOX_OP_SYMLINK,
+        [NSBOX_BWRAP_CHMOD] = NSBOX_OP_CHMOD,
+        [NSBOX_BWRAP_OP_HOSTNAME] = NSBOX_OP_HOSTNAME,
     };
     struct step *s = add(p, codes[op->what], op->dest, op);
     if (!s)

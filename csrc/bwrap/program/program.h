@@ -31,14 +31,15 @@ struct step {
 };
 
 struct program {
+    const char *mark; /* main.c's */
     const char *name; /* argv[0] */
     const char *const *envp;
     nsbox_bwrap_line line;
     struct caller caller;
-    struct list steps;   /* struct step */
-    const char *cwd;     /* the caller's, by its usual name; NULL if it is gone */
+    struct list steps; /* struct step */
+    const char *cwd;   /* the caller's, by its usual name; NULL if it is gone */
     nsbox_request request;
-    bool has_failed;     /* a message has been printed */
+    bool has_failed; /* a message has been printed */
 };
 
 /* ---- main.c: messages. Each ends in NULL. */

@@ -1,7 +1,7 @@
 /* usage.c: the text of --help, made from the table of options. */
 #include "program.h"
 
-static uint64_t width_of(const nsbox_bwrap_option *o)
+static uint64_t width_of(const struct option *o)
 {
     return text_length(o->name) + (*o->args ? 1 + text_length(o->args) : 0);
 }
@@ -11,10 +11,10 @@ void usage(struct program *p, int fd)
     static const char spaces[] = "                                                                ";
     const char *group = "", *text = JOIN(p, "usage: ", p->name, " [OPTIONS...] [--] COMMAND [ARGS...]\n");
     uint64_t width = 0;
-    for (const nsbox_bwrap_option *o = nsbox_bwrap_options(); o->name; o++)
+    for (const struct option *o = option_table; o->name; o++)
         if (width_of(o) > width)
             width = width_of(o);
-    for (const nsbox_bwrap_option *o = nsbox_bwrap_options(); o->name && text; o++) {
+    for (const struct option *o = option_table; o->name && text; o++) {
         if (!text_is(o->group, group))
             text = JOIN(p, text, "\n", o->group, ":\n");
         group = o->group;

@@ -4,11 +4,11 @@
 ARCH_RESTORE;
 
 enum {
-    WALL = 0x40000000,      /* __WALL, wait(2): a command that was killed before its exec sends no SIGCHLD */
-    BY_KERNEL = 0x80,       /* SI_KERNEL: such as a terminal's key, which the whole group gets */
-    MOST = 64,              /* signals that wait to be passed on */
+    WALL = 0x40000000, /* __WALL, wait(2): a command that was killed before its exec sends no SIGCHLD */
+    BY_KERNEL = 0x80,  /* SI_KERNEL: such as a terminal's key, which the whole group gets */
+    MOST = 64,         /* signals that wait to be passed on */
     MAX_PATIENCE_MS = 60000,
-    LONGEST_MS = 30000      /* that a killed command may take to end */
+    LONGEST_MS = 30000 /* that a killed command may take to end */
 };
 
 static const int forwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};

@@ -6,7 +6,6 @@
 #include <linux/sched.h>
 
 #include "kernel/message.h"
-#include "linux/calls.h"
 #include "program.h"
 
 enum { STACK = 65536, NAMESPACES = NSBOX_SHOWN - 1, READ_LOCK = 0, SET_OFD_LOCK = 37 };
@@ -23,12 +22,12 @@ static const struct {
 
 static struct {
     struct program *p;
-    int reports, go;             /* the thread's ends: what it hears by, and what it lets the set-up go on by */
-    int signalled[2];            /* readable after a signal */
-    const char *problem;         /* what went wrong in the thread */
-    int32_t *locks;              /* --lock-file's files, each open and locked */
+    int reports, go;     /* the thread's ends: what it hears by, and what it lets the set-up go on by */
+    int signalled[2];    /* readable after a signal */
+    const char *problem; /* what went wrong in the thread */
+    int32_t *locks;      /* --lock-file's files, each open and locked */
     uint64_t n_locks;
-    volatile uint32_t thread;    /* its number; the kernel makes it 0 when it has ended */
+    volatile uint32_t thread; /* its number; the kernel makes it 0 when it has ended */
 } watch;
 
 bool is_watched(const struct program *p)
@@ -138,6 +137,12 @@ static bool inform(bool early, const int *shown)
 
 /* ---- what is held */
 
+/* As a process would whose root is this directory. */
+static int open_inside(int root, const char *path)
+{
+    return sys_openat2(root, path, O_RDONLY | O_NONBLOCK, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+}
+
 /* Takes a read lock on each file, by its name inside. The open file has the lock, so that it can be handed over. */
 static bool lock(int root)
 {
@@ -149,7 +154,7 @@ static bool lock(int root)
             int32_t pid;
         } whole = {READ_LOCK, 0, 0, 0, 0};
         const char *path = line->lock_files[i];
-        int fd = nsbox_open_in_root(root, path), ret = fd < 0 ? fd : sys_fcntl(fd, SET_OFD_LOCK, &whole);
+        int fd = open_inside(root, path), ret = fd < 0 ? fd : sys_fcntl(fd, SET_OFD_LOCK, &whole);
         if (fd >= 0)
             watch.locks[watch.n_locks++] = fd;
         if (ret < 0)
@@ -168,8 +173,8 @@ static bool may_go_on(int fd, int pid)
     int gone = sys_pidfd_open(pid);
     if (gone < 0)
         return false; /* the reason is told elsewhere */
-    struct pollfd fds[] = {{.fd = fd, .events = POLLIN}, {.fd = gone, .events = POLLIN},
-                           {.fd = watch.signalled[0], .events = POLLIN}};
+    struct pollfd fds[] = {
+        {.fd = fd, .events = POLLIN}, {.fd = gone, .events = POLLIN}, {.fd = watch.signalled[0], .events = POLLIN}};
     int ret;
     do
         ret = sys_ppoll(fds, 3, NULL);

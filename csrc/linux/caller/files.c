@@ -16,8 +16,3 @@ int nsbox_sync(int fd)
 {
     return sys_syncfs(fd);
 }
-
-int nsbox_open_in_root(int root, const char *path)
-{
-    return sys_openat2(root, path, O_RDONLY | SYS_O_CLOEXEC | O_NONBLOCK, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
-}

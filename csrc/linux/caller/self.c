@@ -2,14 +2,6 @@
 #include "calls.h"
 #include "kernel/sys.h"
 
-int nsbox_death_signal(int number)
-{
-    int before = 0, ret = sys_prctl(PR_GET_PDEATHSIG, (unsigned long)(uintptr_t)&before, 0);
-    if (ret >= 0)
-        ret = sys_prctl(PR_SET_PDEATHSIG, (unsigned long)number, 0);
-    return ret < 0 ? ret : before;
-}
-
 int nsbox_securebits(void)
 {
     return sys_prctl(PR_GET_SECUREBITS, 0, 0);

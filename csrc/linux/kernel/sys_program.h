@@ -9,8 +9,8 @@
 /* Memory of zeros, or NULL. */
 static inline void *sys_map(uint64_t size)
 {
-    long at = arch_syscall(__NR_mmap, 0, (long)size, 3 /* PROT_READ | PROT_WRITE */, 0x22 /* MAP_PRIVATE | _ANONYMOUS */,
-                           -1, 0);
+    long at = arch_syscall(__NR_mmap, 0, (long)size, 3 /* PROT_READ | PROT_WRITE */,
+                           0x22 /* MAP_PRIVATE | _ANONYMOUS */, -1, 0);
     return at < 0 && at > -4096 ? NULL : (void *)at;
 }
 /* The same, which children share. */
@@ -24,7 +24,6 @@ static inline void sys_unmap(void *at, uint64_t size)
 {
     S2(__NR_munmap, at, size);
 }
-
 
 #define SYS_AT_EMPTY_PATH 0x1000
 #ifndef STATX_TYPE

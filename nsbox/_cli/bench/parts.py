@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -434,25 +435,29 @@ def _importing(name: str, code: str, bench: Bench) -> Subject:
 
 
 def front(bench: Bench) -> Part:
-    """Measure nsbox's bwrap, from start to end, against an interpreter that does nothing."""
-    layers, interpreter = who.minimal(), os.path.realpath(sys.executable)
-    options, spawning = layers.bwrap(), who.nsbox("spawn", layers.policy()).tried()
+    """Measure nsbox's bwrap beside bubblewrap's, each as a whole program, with the same layers."""
     program = install(tempfile.mkdtemp(dir=bench.scratch))
-
-    def ours() -> tuple[float, float]:
-        whole, alone = _lasts([program, *options, who.TRUE]), spawning.spawn() * 1e3
-        return whole, whole - alone
-
-    subjects = [
-        Subject(("python -I -S",), lambda: (_lasts([interpreter, "-I", "-S", "-c", "pass"]),)),
-        Subject(("nsbox bwrap", "nsbox bwrap, without the spawn"), ours, spawning.absent),
-        _spawning(who.bwrap("bwrap", layers).tried()),
-    ]
+    theirs = shutil.which("bwrap")
+    subjects = []
+    fronts = (("minimal layers", who.minimal()), ("worker layers", who.worker(bench.workspace, has_network=False)))
+    for name, layers in fronts:
+        options = layers.bwrap()
+        subjects += [
+            _program(f"nsbox's bwrap, {name}", program, options),
+            _program(f"bubblewrap, {name}", theirs, options, "there is no bwrap on PATH"),
+        ]
     rounds = 3 * bench.scale.import_rounds
     rows = interleave(subjects, rounds, bench.scale.warmup, bench.rng)
     part = Part("front", f"a program that runs /bin/true; {rounds} rounds", "ms", rows)
-    part.compare([("nsbox bwrap, without the spawn", "python -I -S"), ("nsbox bwrap", "bwrap")])
+    part.compare((f"nsbox's bwrap, {name}", f"bubblewrap, {name}") for name, _ in fronts)
     return part
+
+
+def _program(name: str, program: str | None, options: Sequence[str], absent: str = "") -> Subject:
+    """Return a program to measure; absent: why there is none."""
+    if program is None:
+        return Subject((name,), lambda: (0.0,), absent)
+    return Subject((name,), lambda: (_lasts([program, *options, who.TRUE]),))
 
 
 def _lasts(command: Sequence[str]) -> float:

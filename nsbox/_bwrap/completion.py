@@ -1,4 +1,4 @@
-"""The usage text and the completion files, made from the table of bubblewrap's options."""
+"""The completion files of bubblewrap's command line, made from the table of its options."""
 
 from __future__ import annotations
 
@@ -6,20 +6,6 @@ from nsbox._bwrap.options import options
 from nsbox._plan.capabilities import CAPABILITIES
 
 PROGRAMS = ("bwrap", "nsbox-bwrap")
-
-
-def usage(prog: str) -> str:
-    """Return the text of --help. prog: the name by which the program was called."""
-    lines = [f"usage: {prog} [OPTIONS...] [--] COMMAND [ARGS...]"]
-    spelled = [" ".join((option.name, *option.args)) for option in options()]
-    width = max(map(len, spelled))
-    group = ""
-    for option, spelling in zip(options(), spelled, strict=True):
-        if option.group != group:
-            group = option.group
-            lines += ["", f"{group}:"]
-        lines.append(f"    {spelling:<{width}}  {option.help}")
-    return "\n".join(lines) + "\n"
 
 
 def completion(shell: str) -> str:
