@@ -25,7 +25,11 @@ from elftools.elf.elffile import ELFFile
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of <elf.h>
 HEADER = b"\x7fELF\x02\x01\x01"
 PLATFORMS = {"manylinux": r"manylinux_2_28_", "musllinux": r"musllinux_1_2_"}
-EMBEDDED = 3  # init, session, branch
+EMBEDDED = {  # what is machine code, and how many programs are bytes in it
+    "nsbox/_nsbox.abi3.so": 3,  # init, session, branch
+    "nsbox/nsbox-bwrap": 1,  # init
+    "nsbox/nsbox-net": 0,
+}
 
 
 def wrong(what: str) -> None:
@@ -63,11 +67,11 @@ def check_record(archive: zipfile.ZipFile) -> None:
 def check_code(archive: zipfile.ZipFile, cpu: str, libc: str) -> None:
     """The extension, the relay, and the programs that are bytes in the extension."""
     programs = {name: archive.read(name) for name in archive.namelist() if archive.read(name).startswith(HEADER)}
-    if {*programs} != {"nsbox/_nsbox.abi3.so", "nsbox/nsbox-net"}:
+    if {*programs} != {*EMBEDDED}:
         wrong(f"machine code is in {sorted(programs)}")
     for name, content in programs.items():
         places = [found.start() for found in re.finditer(re.escape(HEADER), content)]
-        if len(places) != (1 + EMBEDDED if name.endswith(".so") else 1):
+        if len(places) != 1 + EMBEDDED[name]:
             wrong(f"{name} contains {len(places) - 1} programs")
         machines = {struct.unpack_from("<H", content, place + 18)[0] for place in places}
         if machines != {MACHINES[cpu]}:
@@ -104,7 +108,7 @@ def check_parts(archive: zipfile.ZipFile) -> None:
     number = re.findall(r"^Version: (.*)$", archive.read(metadata).decode(), re.MULTILINE)[0]
     if json.loads(archive.read(sbom))["metadata"]["component"]["version"] != number:
         wrong("the list of components is another version's")
-    for name in ("nsbox/py.typed", "nsbox/_bwrap/front.py", "_nsbox_pytest.py"):
+    for name in ("nsbox/py.typed", "_nsbox_pytest.py"):
         if name not in names:
             wrong(f"there is no {name}")
     # Beside the commands, so that `man` finds them: pip puts them into PREFIX/share/man.
@@ -113,8 +117,9 @@ def check_parts(archive: zipfile.ZipFile) -> None:
     if not {"nsbox.1", "nsbox-run.1"} <= pages:
         wrong(f"there are no manual pages in {data}: {sorted(pages)}")
     modes = {row.filename: row.external_attr >> 16 & 0o777 for row in archive.infolist()}
-    if modes["nsbox/nsbox-net"] != 0o755:
-        wrong("nsbox/nsbox-net isn't executable")
+    for name in ("nsbox/nsbox-bwrap", "nsbox/nsbox-net"):
+        if modes[name] != 0o755:
+            wrong(f"{name} isn't executable")
 
 
 def main(path: str, cpu: str, libc: str) -> None:

@@ -1,6 +1,6 @@
 """Wrong command lines are refused in the words of the system's bwrap, and with its exit status.
 
-Here ours is only parsed. Both get the same descriptors; options that the installed bwrap doesn't know are left out.
+Both get the same descriptors; options that the installed bwrap doesn't know are left out.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from nsbox_differential.arena import BWRAP
 from nsbox_testing import needs
 
+from nsbox._bwrap import program
 from nsbox._bwrap.options import options
-from nsbox._bwrap.parse import Refused, Usage, parse
 
 pytestmark = needs.programs("bwrap")
 
@@ -29,28 +30,20 @@ REWORDED = {  # bwrap 0.8, and what 0.11 says
 }
 
 
-def _read(fd: int) -> bytes:
-    with open(fd, "rb", closefd=False) as file:
-        return file.read()
-
-
-def ours(line: Sequence[str]) -> tuple[int, list[str]]:
+def ours(line: Sequence[str], fds: Sequence[int] = ()) -> tuple[int, list[str]]:
     """Return our exit status and lines, of the usage only the first."""
-    said: list[str] = []
-    ids = {"real_uid": os.getuid(), "real_gid": os.getgid()}
-    try:
-        parse(line, dict(os.environ), read=_read, say=said.append, cwd=os.getcwd(), **ids)
-    except Refused as error:
-        return 1, [*said, str(error)]
-    except Usage as usage:
-        return usage.status, [*said, f"usage: {BWRAP} [OPTIONS...] [--] COMMAND [ARGS...]"]
-    raise AssertionError("was accepted")
+    return said_by(program(), line, fds)
 
 
 def theirs(line: Sequence[str], fds: Sequence[int] = ()) -> tuple[int, list[str]]:
     """Return bwrap's exit status and lines, of the usage only the first."""
-    command = [os.fsencode(word) for word in (str(BWRAP), *line)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, pass_fds=fds, check=False)
+    return said_by(str(BWRAP), line, fds)
+
+
+def said_by(path: str, line: Sequence[str], fds: Sequence[int]) -> tuple[int, list[str]]:
+    command = ["bwrap", *map(os.fsencode, line)]
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "pass_fds": fds}
+    done = subprocess.run(command, executable=path, check=False, **options)
     text = os.fsdecode(done.stderr)
     for old, new in REWORDED.items():
         text = text.replace(old, new)
@@ -203,4 +196,4 @@ def test_descriptors_that_are_read(line: list[str], data: bytes) -> None:
         file.seek(0)
         expected = theirs(words, [file.fileno()])
         file.seek(0)
-        assert ours(words) == expected
+        assert ours(words, [file.fileno()]) == expected

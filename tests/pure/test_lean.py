@@ -14,7 +14,7 @@ import nsbox
 from nsbox._core import abi
 
 PACKAGE = Path(nsbox.__file__).parent
-ROOTS = "nsbox._bwrap.run, nsbox._backends.namespaces, nsbox._spawn.start"  # the way to a spawn is all that they import
+ROOTS = "nsbox._backends.namespaces, nsbox._spawn.start"  # the way to a spawn is all that they import
 # Modules of the interpreter that stand for public ones, which import more.
 STAND_INS = {"_collections_abc", "_operator", "_signal", "_struct", "_thread", "_weakref"}
 # What is no matter of time: modules on the way up from a policy, and those that the guard of imports itself needs.
@@ -22,9 +22,9 @@ OTHERS = {"_base/imports.py", "_base/paths.py", "_policy/questions.py"}
 
 
 def has_reason(tree: ast.Module) -> bool:
-    """Say if a module's docstring has what its tricks save, in milliseconds, and when to undo them."""
+    """Say if a module's docstring has what its tricks save, in milliseconds."""
     text = " ".join((ast.get_docstring(tree) or "").split())
-    return bool(re.search(r"\d ms\b", text) and re.search(r"\b(Undo|Delete) this [^.]*\bwhen\b", text))
+    return bool(re.search(r"\d ms\b", text))
 
 
 def tricks(tree: ast.Module) -> tuple[set[int], set[int]]:
@@ -46,18 +46,18 @@ def tricks(tree: ast.Module) -> tuple[set[int], set[int]]:
 def on_the_way() -> set[str]:
     """Return the files of modules that a program for one command imports."""
     code = f"import sys; sys.path += {[str(PACKAGE.parent), *sys.path]!r}; import {ROOTS}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     names = [name.partition(".")[2].replace(".", "/") for name in done.stdout.split() if name.startswith("nsbox")]
     return {f"{name}{end}" for name in names for end in (".py", "/__init__.py")} | {"__init__.py"}
 
 
 @pytest.mark.skipif(bool(abi.problem), reason="what a spawn imports depends on the C core")
 def test_each_trick_has_its_reason() -> None:
-    """On the way to a spawn, the top of a file says what its tricks save and when to undo them; elsewhere each line does."""
+    """On the way to a spawn, the top of a file says what its tricks save; elsewhere each line does."""
     known, found, without = on_the_way(), 0, []
     for path in sorted(PACKAGE.rglob("*.py")):
         name = str(path.relative_to(PACKAGE))
-        if name in OTHERS or path.name == "front.py" or name.startswith("_guest/"):  # other interpreters' programs
+        if name in OTHERS or name.startswith("_guest/"):  # other interpreters' programs
             continue
         text = path.read_text("utf-8")
         tree, lines = ast.parse(text), text.splitlines()

@@ -18,7 +18,7 @@ def modules() -> dict[str, Path]:
     found = {}
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-        if path.name not in ("front.py", "hook-nsbox.py"):
+        if path.name != "hook-nsbox.py":
             found[name] = path
     return found
 

@@ -52,9 +52,12 @@ static bool note(const char *const *parts)
 
 /* ---- what is told */
 
+/* Where nobody reads it any more is an error, not the end of this process: its signal stays blocked. */
 static bool write_all(int fd, const char *text)
 {
     uint64_t n = text_length(text);
+    const sys_sigset pipe = SIGNAL_BIT(SIGPIPE);
+    sys_sigprocmask(SIG_BLOCK, &pipe, NULL);
     while (n) {
         long done = sys_write(fd, text, n);
         if (done == -EINTR)

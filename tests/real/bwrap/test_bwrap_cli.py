@@ -6,6 +6,7 @@ What it shares with bubblewrap is compared with that in tests/differential and t
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -373,38 +374,80 @@ def test_an_environment_in_another_encoding(bwrap: str, tmp_path: Path) -> None:
 
 
 def test_install(tmp_path: Path) -> None:
-    """It replaces what it has made itself, and nothing else; nothing half made is left."""
-    nsbox = str(Path(sys.executable).with_name("nsbox"))
+    """It replaces what it has made itself, and others' by --force alone; nothing half made is left."""
+    nsbox, own = str(Path(sys.executable).with_name("nsbox")), tmp_path / "bwrap"
     for _ in range(2):
-        assert run(nsbox, "bwrap", "--install", str(tmp_path)).stdout == f"{tmp_path}/bwrap\n"
-    (tmp_path / "bwrap").write_text("somebody's")
-    refused = run(nsbox, "bwrap", "--install", str(tmp_path))
-    assert refused.returncode == 1 and "which nsbox hasn't made" in refused.stderr
-    made = run(nsbox, "bwrap", "--install", str(tmp_path / "not" / "there"))
-    assert (made.returncode, made.stdout) == (0, f"{tmp_path}/not/there/bwrap\n")
+        made = run(nsbox, "bwrap", "--install", str(tmp_path))
+        assert made.stdout == f"{own}\n"
+        assert made.stderr == f"{tmp_path} isn't on PATH: programs won't find it there\n"
+    own.write_text("#!/usr/bin/python3 -IS\n# bubblewrap's command line, made by `nsbox bwrap --install`\n")
+    assert run(nsbox, "bwrap", "--install", str(tmp_path)).returncode == 0
+    for other in ("somebody's", "\x7fELF, somebody's"):
+        own.write_text(other)
+        refused = run(nsbox, "bwrap", "--install", str(tmp_path))
+        assert refused.returncode == 1 and "which nsbox hasn't made (--force" in refused.stderr
+        assert own.read_text() == other
+        assert run(nsbox, "bwrap", "--install", "--force", str(tmp_path)).stdout == f"{own}\n"
+    path = {"PATH": f"/usr/bin:{tmp_path / 'not' / 'there'}"}
+    made = run(nsbox, "bwrap", "--install", str(tmp_path / "not" / "there"), env=os.environ | path)
+    assert (made.returncode, made.stdout, made.stderr) == (0, f"{tmp_path}/not/there/bwrap\n", "")
     assert run(nsbox, "bwrap", "--install").returncode == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bwrap", "not"]
+    (tmp_path / "directory" / "bwrap").mkdir(parents=True)
+    assert run(nsbox, "bwrap", "--install", str(tmp_path / "directory")).returncode == 1
 
 
-@pytest.mark.parametrize("interpreter", ["/usr/bin/a python3", "/" + "x" * 300])
-def test_install_for_an_interpreter_that_a_first_line_cannot_name(
-    interpreter: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A path with a space, or too long for the kernel: a shell starts it."""
-    monkeypatch.setattr(sys, "executable", interpreter)
-    script = install.script()
-    assert script.startswith("#!/bin/sh\n") and interpreter in script
+def test_it_needs_nothing_else(bwrap: str, tmp_path: Path) -> None:
+    """The installed file works alone: without Python, libraries, PATH and environment, in a root that has nothing else."""
+    root = tmp_path / "root"
+    root.mkdir()
+    shutil.copy(bwrap, root / "bwrap")
+    done = run(bwrap, "--bind", str(root), "/", "/bwrap", "--version", env={})
+    assert (done.returncode, done.stdout) == (0, "bubblewrap 0.11.1\n")
+    content = Path(bwrap).read_bytes()
+    assert b"ld-linux" not in content and b"ld-musl" not in content
 
 
-def test_install_by_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And that one works."""
-    spaced = tmp_path / "a b"
-    spaced.mkdir()
-    (spaced / "python3").symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(spaced / "python3"))
-    program = install.install(str(tmp_path))
-    assert run(program, *SHARED, "echo", "a  b").stdout == "a  b\n"
-    assert run(program).stderr.startswith(f"usage: {program} ")
+@pytest.mark.parametrize("way", ["path", "link", "/proc/self/exe", "descriptor"])
+def test_by_which_way_it_is_called(bwrap: str, tmp_path: Path, way: str) -> None:
+    """It doesn't look for itself, so every way is good."""
+    words = ["--dev-bind", "/", "/", "echo", "hello"]
+    if way == "link":
+        (tmp_path / "link").symlink_to(bwrap)
+        done = run(str(tmp_path / "link"), *words)
+    elif way == "/proc/self/exe":
+        done = run(bwrap, "--dev-bind", "/", "/", bwrap, "--dev-bind", "/", "/", "/proc/1/exe", "--version")
+        done = run(bwrap, "--dev-bind", "/", "/", "--", "/proc/self/exe", *words)
+    elif way == "descriptor":
+        with open(bwrap, "rb") as file:
+            done = run(f"/proc/self/fd/{file.fileno()}", *words, pass_fds=(file.fileno(),))
+    else:
+        done = run(bwrap, *words)
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+
+
+def test_without_an_argument_0(bwrap: str) -> None:
+    """execve(2) with an empty list: since Linux 5.18 the kernel adds an empty word. It says how it is used."""
+    code = f"import ctypes; ctypes.CDLL(None).execve({os.fsencode(bwrap)!r}, (ctypes.c_char_p * 1)(), (ctypes.c_char_p * 1)())"
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 1 and done.stderr.startswith("usage: ")
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_standard_streams_that_are_closed(bwrap: str, tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """They are closed in the command too: no descriptor of ours takes their numbers."""
+    (tmp_path / "lock").touch()
+    script = f"for fd in 0 1 2; do test -e /proc/$$/fd/$fd && echo $fd; done > {tmp_path}/seen; true"
+    words = ["--dev-bind", "/", "/", "--lock-file", str(tmp_path / "lock"), "sh", "-c", script]
+
+    def close() -> None:
+        for fd in closed:
+            os.close(fd)
+
+    done = subprocess.run([bwrap, *words], preexec_fn=close, timeout=30)
+    assert done.returncode == 0
+    seen = {int(word) for word in (tmp_path / "seen").read_text().split()}
+    assert seen == {0, 1, 2} - {*closed} | {1}  # the shell's own, of the file
 
 
 def test_completion() -> None:

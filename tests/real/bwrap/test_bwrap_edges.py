@@ -7,7 +7,6 @@ import pty
 import select
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,13 +33,6 @@ def ends(fd: int) -> bool:
 def blocks(pid: int, number: int) -> bool:
     """Say whether a process blocks a signal."""
     return bool(int(status(pid)["SigBlk"], 16) >> number - 1 & 1)
-
-
-def in_process(code: str, *words: str, stdout: int) -> subprocess.CompletedProcess[bytes]:
-    """Run the front in an interpreter that has executed some code before."""
-    script = f"import os, sys\nfrom nsbox._bwrap import run as _bwrap\n{code}\nsys.exit(_bwrap.main(['bwrap', *sys.argv[1:]]))"
-    command = [sys.executable, "-P", "-c", script, *words]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, timeout=30, check=False)
 
 
 def test_a_terminal_that_hangs_up(bwrap: str) -> None:
@@ -76,15 +68,23 @@ def test_a_death_signal_that_it_was_given(bwrap: str, more: tuple[str, ...]) -> 
         assert ends(process.stdout.fileno())
 
 
+@needs.programs("strace")
 @pytest.mark.parametrize("options", [SHARED, OWN_PID], ids=["caller's pids", "own pids"])
-def test_nobody_can_hold_the_locks(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_nobody_can_hold_the_locks(bwrap: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """Then no command goes on without them, behind a client's back that was told of an error."""
     lock = tmp_path / "lock"
     lock.touch()
     read, write = os.pipe()
-    fails = "def fork(): raise BlockingIOError(11, os.strerror(11))\nos.fork = fork"
+    # The last clone(2) of the first thread: before it are those of the watch and of the set-up.
+    plain = [bwrap, *options, "--lock-file", str(lock)]
+    traced = ("strace", "-qq", "-o", str(tmp_path / "trace"), "-e", "trace=clone")
+    subprocess.run([*traced, *plain, "true"], check=True)
+    count = sum("clone(" in line for line in (tmp_path / "trace").read_text().splitlines())
+    fault = ("-e", f"fault=clone:error=EAGAIN:when={count}")
     try:
-        done = in_process(fails, *options, "--lock-file", str(lock), "sleep", "100", stdout=write)
+        done = subprocess.run(
+            [*traced, *fault, *plain, "sleep", "100"], stdout=write, stderr=subprocess.PIPE, timeout=30
+        )
         os.close(write)
         assert (done.returncode, b"holds locks: Resource temporarily unavailable" in done.stderr) == (1, True)
         assert ends(read)
@@ -93,20 +93,40 @@ def test_nobody_can_hold_the_locks(options: tuple[str, ...], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["control: before", "between look and mount"])
-def test_a_source_that_becomes_a_link(tmp_path: Path, is_late: bool) -> None:
+def test_a_source_that_becomes_a_link(bwrap: str, tmp_path: Path, is_late: bool) -> None:
     """A source is mounted as it was found; what replaces it later is refused if it leads elsewhere.
 
     The control: a link that is there from the start is followed, as bubblewrap does.
     """
-    (tmp_path / "given").mkdir()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/secret").write_text("secret")
-    swap = f"os.rename({str(tmp_path / 'given')!r}, {str(tmp_path / 'old')!r})\n"
-    swap += f"os.symlink({str(tmp_path / 'other')!r}, {str(tmp_path / 'given')!r})"
-    late = "spawn = _bwrap.call.spawn\ndef late(*args):\n    {}\n    return spawn(*args)\n_bwrap.call.spawn = late"
-    code = late.format(swap.replace("\n", "\n    ")) if is_late else swap
-    words = (*SHARED, "--tmpfs", "/mnt", "--bind", str(tmp_path / "given"), "/mnt/given", "cat", "/mnt/given/secret")
-    done = in_process(code, *words, stdout=subprocess.PIPE)
-    expected = (1, b"") if is_late else (0, b"secret")
-    assert (done.returncode, done.stdout) == expected
-    assert not is_late or b"given" in done.stderr
+    given, other = tmp_path / "given", tmp_path / "other"
+    given.mkdir()
+    other.mkdir()
+    (other / "secret").write_text("secret")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # The look at --bind's source comes before that at the next op's contents, for which the program waits.
+    words = [*SHARED, "--tmpfs", "/mnt", "--bind", str(given), "/mnt/given", "--file", "FD", "/mnt/x", "cat"]
+    if not is_late:
+        given.rename(tmp_path / "old")
+        given.symlink_to(other)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(reader, True)
+    writer = os.open(fifo, os.O_WRONLY)
+    words[words.index("FD")] = str(reader)
+    command = [bwrap, *words, "/mnt/given/secret"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(reader,)) as process:
+        os.close(reader)
+        while is_late and not waits_for_a_pipe(process.pid):
+            os.sched_yield()
+        if is_late:
+            given.rename(tmp_path / "old")
+            given.symlink_to(other)
+        os.close(writer)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == ((1, b"") if is_late else (0, b"secret"))
+    assert not is_late or b"given" in err
+
+
+def waits_for_a_pipe(pid: int) -> bool:
+    """Say whether a process sleeps in read(2)."""
+    return Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("0", "63") and status(pid)["State"].startswith("S")

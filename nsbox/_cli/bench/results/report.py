@@ -64,13 +64,9 @@ _TARGETS: tuple[tuple[Any, ...], ...] = (
     ("the same, in a loop of read(2)", "hardening", "nsbox default, read", "nsbox off, read", 1.05, True),
     ("the same, in a loop of fcntl(2)", "hardening", "nsbox default, fcntl", "nsbox off, fcntl", 1.05, True),
     ("import nsbox, against import subprocess", "import", "import nsbox", "import subprocess", 15.0, False),
-    (
-        "nsbox bwrap without the spawn, against python -I -S",
-        "front",
-        "nsbox bwrap, without the spawn",
-        "python -I -S",
-        1.6,
-        True,
+    *(
+        (f"nsbox's bwrap, {name}", "front", f"nsbox's bwrap, {name}", f"bubblewrap, {name}", 0.5, True)
+        for name in ("minimal layers", "worker layers")
     ),
     ("network list, from the stock, against none", "network", "nsbox list, stock", "nsbox none, stock", 1.05, True),
     ("network list, cold, its relay running", "network", "nsbox list, cold", "nsbox none, cold", 0.4, False),

@@ -1,18 +1,25 @@
-"""Command lines of bubblewrap, read without a real descriptor, and a table of wrong ones."""
+"""Command lines of bubblewrap, read by the parser in C, and a table of wrong ones."""
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from nsbox._bwrap.options import STRAY_LAYER
-from nsbox._bwrap.parse import Asked, Refused, parse
+from nsbox._bwrap import line as bwrap
+from nsbox._bwrap.line import Line, Refused
+from nsbox._core.abi import ffi, lib
 
 UNDECODABLE = os.fsdecode(b"\xff\xfe")
 COMMAND = ("--", "sh", "-c", "--help")
+STRAY_LAYER = (
+    "--overlay-src must be followed by another --overlay-src or one of --overlay, --tmp-overlay, or --ro-overlay"
+)
+_NUMBERS = (*range(16), 77)
 
 
 def words(line: str) -> list[str]:
@@ -20,32 +27,58 @@ def words(line: str) -> list[str]:
     return line.split()
 
 
-class Descriptors:
-    """Descriptors on paper: each is read once, and then closed."""
+@contextlib.contextmanager
+def descriptors(contents: Mapping[int, bytes]) -> Iterator[None]:
+    """Have descriptors of these numbers and contents, and none of others that tests name; then the former ones again."""
+    saved = {}
+    for number in _NUMBERS:
+        with contextlib.suppress(OSError):
+            saved[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 100), os.get_inheritable(number)
+            os.close(number)
+    try:
+        for number, data in contents.items():
+            made = os.memfd_create("contents")
+            fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 100)
+            os.close(made)
+            os.write(fd, data)
+            os.lseek(fd, 0, os.SEEK_SET)
+            os.dup2(fd, number)
+            os.close(fd)
+        yield
+    finally:
+        for number in _NUMBERS:
+            with contextlib.suppress(OSError):
+                os.close(number)
+        for number, (fd, is_inheritable) in saved.items():
+            os.dup2(fd, number, is_inheritable)
+            os.close(fd)
 
-    def __init__(self, contents: dict[int, bytes]) -> None:
-        self.left = dict(contents)
-        self.order: list[int] = []
 
-    def read(self, fd: int) -> bytes:
-        self.order.append(fd)
-        if fd not in self.left:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        return self.left.pop(fd)
-
-
-def read(*argv: str, fds: dict[int, bytes] | None = None, **changes: Any) -> tuple[Asked, list[str]]:
-    """Return what a command line asks for, and what is warned of."""
-    said: list[str] = []
-    given = {"cwd": "/home/me", "real_uid": 1000, "real_gid": 1000} | changes
+def read(*argv: str, fds: Mapping[int, bytes] | None = None, **changes: Any) -> Line:
+    """Return what a command line asks for."""
+    given = {"uid": 1000, "gid": 1000} | changes
     environ = given.pop("environ", {"HOME": "/h"})
-    return parse(argv, environ, read=Descriptors(fds or {}).read, say=said.append, **given), said
+    with descriptors(fds or {}):
+        return bwrap.read(argv, environ, **given)
 
 
-def asked(*argv: str, **changes: Any) -> Asked:
+def outcome(*argv: str, fds: Mapping[int, bytes] | None = None, uid: int = 1000) -> int:
+    """Return how the reading of a command line ends, as abi_bwrap.h names it."""
+    keep = [ffi.new("char[]", os.fsencode(word)) for word in argv]
+    line = ffi.new("nsbox_bwrap_line *")
+    with descriptors(fds or {}):
+        assert (
+            lib.nsbox_bwrap_parse(line, ffi.new("char *[]", [*keep, ffi.NULL]), ffi.new("char *[]", 1), uid, uid) == 0
+        )
+    found = int(line.outcome)
+    lib.nsbox_bwrap_forget(line)
+    return found
+
+
+def asked(*argv: str, **changes: Any) -> Line:
     """Return what options ask for, about which nothing is said."""
-    value, said = read(*argv, *COMMAND, **changes)
-    assert said == []
+    value = read(*argv, *COMMAND, **changes)
+    assert value.warnings == ()
     assert value.command == COMMAND[1:]
     return value
 
