@@ -16,7 +16,7 @@ meson setup "$build" -Dcore_only=true -Dfuzz=true -Dbuildtype=debugoptimized -Db
     "-Db_sanitize=$SANITIZER" -Dc_args=-fno-sanitize-recover=all
 meson compile -C "$build"
 
-for target in csrc/fuzz_plan:corpus csrc/fuzz_relay:corpus-relay csrc/proxy/fuzz_proxy:corpus-proxy; do
+for target in csrc/fuzz_bwrap:corpus-bwrap csrc/fuzz_plan:corpus csrc/fuzz_relay:corpus-relay csrc/proxy/fuzz_proxy:corpus-proxy; do
     program=${target%:*}
     cp "$build/$program" "${OUT:?}/"
     python3 -m zipfile -c "$OUT/$(basename "$program")_seed_corpus.zip" "csrc/tests/${target#*:}/"*

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from nsbox_testing import branch_driver
 
-from nsbox._bwrap import run, watch
 from nsbox._core import abi as core_abi
 from nsbox._core import buffers, call, darwin, entry, request
 from nsbox._core import wire as core_wire
@@ -236,24 +235,31 @@ def test_settings_in_proc_are_the_same_ones(source: Path) -> None:
     assert tuple(re.findall(r'"([^"]+)"', body[1])) == layout._PROC_SETTINGS
 
 
+def bwrap_sources(source: Path) -> str:
+    """Return the C of the program bwrap, which asks the core for sandboxes as Python does."""
+    return "".join(path.read_text() for path in (source / "csrc/bwrap/program").iterdir())
+
+
 def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
-    """Each flag is set in Python and looked at in C."""
+    """Each flag is set by a caller of the core, Python or the program bwrap, and looked at in the core."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (core_wire, request, start, call, darwin, seatbelt, session, session_command, tree, run)
+        for module in (core_wire, request, start, call, darwin, seatbelt, session, session_command, tree)
     )
+    program = bwrap_sources(source)
     theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
-        assert re.search(rf"\bc(onstants)?\.{name}\b", ours), name
+        assert re.search(rf"\bc(onstants)?\.{name}\b", ours) or re.search(rf"\bNSBOX_{name}\b", program), name
         assert re.search(rf"\bNSBOX_{name}\b", theirs), name
 
 
-def test_every_field_of_a_request_is_filled() -> None:
-    """_core sets each field that C reads: one that was forgotten would be 0, so a descriptor, a user or a mask."""
+def test_every_field_of_a_request_is_filled(source: Path) -> None:
+    """Each field that the core reads is set: one that was forgotten would be 0, so a descriptor, a user or a mask."""
     text = "".join(Path(module.__file__ or "").read_text() for module in (request, call, darwin))
+    program = bwrap_sources(source)
     for field, _, _ in struct_fields("nsbox_request"):
         if field not in ("reserved",):
-            assert re.search(rf"\br\.{field}\b", text), field
+            assert re.search(rf"\br\.{field}\b", text) or re.search(rf"\brequest\.{field} = ", program), field
 
 
 def test_a_request_arrives() -> None:
@@ -311,12 +317,12 @@ def test_a_request_arrives() -> None:
     assert (codes, r.n_last_filters) == ([b"early..." * 2, b"later..."], 1)
 
 
-def test_every_field_of_a_result_is_read() -> None:
-    """_core reads each field that C writes for it."""
-    text = Path(call.__file__).read_text() + Path(watch.__file__).read_text()
+def test_every_field_of_a_result_is_read(source: Path) -> None:
+    """Each field that the core writes is read by a caller of it."""
+    text = Path(call.__file__).read_text() + bwrap_sources(source)
     for field, _, _ in struct_fields("nsbox_result"):
         if field not in ("init_ino", "reserved"):  # between the mediator and the caller's side
-            assert re.search(rf"\b(result|known)\.{field}\b", text), field
+            assert re.search(rf"\b(result|known)(\.|->){field}\b", text), field
 
 
 def c_files(source: Path) -> list[Path]:
@@ -328,7 +334,7 @@ def c_files(source: Path) -> list[Path]:
 def test_system_calls_are_in_the_audit_list(source: Path) -> None:
     """Every system call is made through sys.h and its sys_*.h: no other file names a number or enters the kernel."""
     for path in c_files(source):
-        if path.name in ("sys.h", "sys_mount.h", "sys_session.h", "sys_relay.h"):
+        if path.name in ("sys.h", "sys_mount.h", "sys_program.h", "sys_session.h", "sys_relay.h"):
             assert "__NR_" in path.read_text()
             continue
         text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
@@ -343,7 +349,7 @@ def test_system_calls_are_in_the_audit_list(source: Path) -> None:
 def test_the_audit_list_has_no_idle_call(source: Path) -> None:
     """Each function of sys.h and its sys_*.h is called somewhere: what isn't needed isn't allowed."""
     lists = sorted((source / "csrc/linux/kernel").glob("sys*.h"))
-    assert len(lists) == 4
+    assert len(lists) == 5
     text = "".join(path.read_text() for path in lists)
     names = re.findall(r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", text, re.M)
     assert len(names) > 80
@@ -399,7 +405,7 @@ def in_stub(kind: str) -> str:
 
 def test_stub_is_the_headers(source: Path) -> None:
     """Type checkers are told what the headers of both systems declare: each function, its parameters, its result."""
-    headers = ("csrc/abi.h", *(f"csrc/{system}/calls.h" for system in SYSTEMS), "csrc/tools/ffi_build.py")
+    headers = ("csrc/abi.h", "csrc/abi_bwrap.h", *(f"csrc/{system}/calls.h" for system in SYSTEMS), "csrc/tools/ffi_build.py")
     declared = {name: row for header in headers for name, row in functions((source / header).read_text()).items()}
     (lib,) = (
         node

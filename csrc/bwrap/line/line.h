@@ -137,4 +137,16 @@ void ops_size(struct reader *r, const struct option *o, const char *const *args)
 
 extern const char *const stray_layer;
 
+/* ---- env.c */
+
+void env_set(struct reader *r, const struct option *o, const char *const *args);
+void env_unset(struct reader *r, const struct option *o, const char *const *args);
+
+/* ---- needs.c: each may end the reading */
+
+/* What bubblewrap refuses before it looks for a command; no user namespace is implied yet. */
+void needs_of_namespaces(struct reader *r);
+/* Options without the namespace that they need. uid, gid: the caller's. */
+void needs_of_options(struct reader *r, uint32_t uid, uint32_t gid);
+
 #endif

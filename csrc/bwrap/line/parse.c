@@ -1,5 +1,5 @@
-/* parse.c: the words of a command line, one after the other, and what must go together. The order of the checks and
- * their messages are bubblewrap's, which clients match. */
+/* parse.c: the words of a command line, one after the other. The order of the checks and their messages are
+ * bubblewrap's, which clients match. */
 #include "line.h"
 #include "kernel/sys.h"
 
@@ -20,56 +20,6 @@ static void once(struct reader *r, const struct option *o, uint32_t *seen)
                 r, (const char *const[]){level, "bwrap: Only the last ", o->name, " option will take effect", NULL});
     }
     *seen |= bit;
-}
-
-/* ---- the environment, an array of "NAME=VALUE" */
-
-static bool is_variable(const char *entry, const char *name)
-{
-    const char *rest = text_after(entry, name);
-    return rest && *rest == '=';
-}
-
-/* setenv(3) and unsetenv(3), which bubblewrap calls, refuse other names. */
-static bool is_name(const char *name)
-{
-    const char *ch = name;
-    while (*ch && *ch != '=')
-        ch++;
-    return ch > name && !*ch;
-}
-
-HANDLER(set_variable)
-{
-    (void)o;
-    const char *name = args[0], *value = args[1];
-    const char **entry = r->env.items, **end = entry + r->env.n;
-    if (!is_name(name)) {
-        DIE(r, "setenv failed");
-        return;
-    }
-    while (entry < end && !is_variable(*entry, name))
-        entry++;
-    if (entry == end)
-        entry = reader_add(r, &r->env, sizeof *entry);
-    if (entry)
-        *entry = reader_text(r, (const char *const[]){name, "=", value, NULL});
-}
-
-HANDLER(unset_variable)
-{
-    (void)o;
-    const char *name = args[0];
-    const char **entries = r->env.items;
-    uint64_t kept = 0;
-    if (!is_name(name)) {
-        DIE(r, "unsetenv failed");
-        return;
-    }
-    for (uint64_t i = 0; i < r->env.n; i++)
-        if (!is_variable(entries[i], name))
-            entries[kept++] = entries[i];
-    r->env.n = kept;
 }
 
 /* ---- the options */
@@ -253,28 +203,17 @@ HANDLER(clearenv)
 
 /* By enum reading. */
 static void (*const handlers[NSBOX_BWRAP_READINGS])(struct reader *, const struct option *, const char *const *) = {
-    [NSBOX_BWRAP_READS_HELP] = help,
-    [NSBOX_BWRAP_READS_VERSION] = version,
-    [NSBOX_BWRAP_READS_ARGS] = args_file,
-    [NSBOX_BWRAP_READS_LEVEL_PREFIX] = level_prefix,
-    [NSBOX_BWRAP_READS_NEW] = new_namespace,
-    [NSBOX_BWRAP_READS_ATTEMPT] = attempt,
-    [NSBOX_BWRAP_READS_NEW_ALL] = new_all,
-    [NSBOX_BWRAP_READS_SHARE_NET] = share_net,
-    [NSBOX_BWRAP_READS_FD] = one_fd,
-    [NSBOX_BWRAP_READS_ID] = one_id,
-    [NSBOX_BWRAP_READS_TEXT] = one_text,
-    [NSBOX_BWRAP_READS_FLAG] = flag,
-    [NSBOX_BWRAP_READS_CLEARENV] = clearenv,
-    [NSBOX_BWRAP_READS_SETENV] = set_variable,
-    [NSBOX_BWRAP_READS_UNSETENV] = unset_variable,
-    [NSBOX_BWRAP_READS_OP] = ops_add,
-    [NSBOX_BWRAP_READS_LAYER] = ops_layer,
-    [NSBOX_BWRAP_READS_PERMS] = ops_perms,
-    [NSBOX_BWRAP_READS_SIZE] = ops_size,
-    [NSBOX_BWRAP_READS_ADD_SECCOMP] = add_filter,
-    [NSBOX_BWRAP_READS_CAP] = capability,
-    [NSBOX_BWRAP_READS_LOCK_FILE] = lock_file,
+    [NSBOX_BWRAP_READS_HELP] = help,          [NSBOX_BWRAP_READS_VERSION] = version,
+    [NSBOX_BWRAP_READS_ARGS] = args_file,     [NSBOX_BWRAP_READS_LEVEL_PREFIX] = level_prefix,
+    [NSBOX_BWRAP_READS_NEW] = new_namespace,  [NSBOX_BWRAP_READS_ATTEMPT] = attempt,
+    [NSBOX_BWRAP_READS_NEW_ALL] = new_all,    [NSBOX_BWRAP_READS_SHARE_NET] = share_net,
+    [NSBOX_BWRAP_READS_FD] = one_fd,          [NSBOX_BWRAP_READS_ID] = one_id,
+    [NSBOX_BWRAP_READS_TEXT] = one_text,      [NSBOX_BWRAP_READS_FLAG] = flag,
+    [NSBOX_BWRAP_READS_CLEARENV] = clearenv,  [NSBOX_BWRAP_READS_SETENV] = env_set,
+    [NSBOX_BWRAP_READS_UNSETENV] = env_unset, [NSBOX_BWRAP_READS_OP] = ops_add,
+    [NSBOX_BWRAP_READS_LAYER] = ops_layer,    [NSBOX_BWRAP_READS_PERMS] = ops_perms,
+    [NSBOX_BWRAP_READS_SIZE] = ops_size,      [NSBOX_BWRAP_READS_ADD_SECCOMP] = add_filter,
+    [NSBOX_BWRAP_READS_CAP] = capability,     [NSBOX_BWRAP_READS_LOCK_FILE] = lock_file,
 };
 
 /* What bubblewrap says when arguments are missing. Clients match it, so its oddities stay. */
@@ -339,48 +278,6 @@ static const char *const *take(struct reader *r, const char *const *words)
     return words;
 }
 
-/* ---- what must go together */
-
-/* What bubblewrap refuses before it looks for a command; no user namespace is implied yet. */
-static void check_namespaces(struct reader *r)
-{
-    const nsbox_bwrap_line *line = r->line;
-    bool is_new = line->unshare & NSBOX_BWRAP_USER, joins = line->fd[NSBOX_BWRAP_USERNS] >= 0;
-    bool blocks = line->fd[NSBOX_BWRAP_USERNS_BLOCK] >= 0, limits = line->flags & NSBOX_BWRAP_DISABLE_USERNS;
-    if (blocks && !is_new)
-        DIE(r, "--userns-block-fd requires --unshare-user");
-    if (blocks && line->fd[NSBOX_BWRAP_INFO] < 0)
-        DIE(r, "--userns-block-fd requires --info-fd");
-    if (joins && is_new)
-        DIE(r, "--userns is not compatible with --unshare-user");
-    if (joins && (line->wanted & NSBOX_BWRAP_USER))
-        DIE(r, "--userns is not compatible with --unshare-user-try");
-    if (limits && !is_new)
-        DIE(r, "--disable-userns requires --unshare-user");
-    if (limits && blocks)
-        DIE(r, "--disable-userns is not compatible with --userns-block-fd");
-}
-
-/* Options without the namespace that they need. An attempt at a user namespace counts as one. */
-static void check_needs(struct reader *r, uint32_t uid, uint32_t gid)
-{
-    const nsbox_bwrap_line *line = r->line;
-    bool has_user =
-        uid != 0 || ((line->unshare | line->wanted) & NSBOX_BWRAP_USER) || line->fd[NSBOX_BWRAP_USERNS] >= 0;
-    if (!has_user && line->id[NSBOX_BWRAP_UID] >= 0 && line->id[NSBOX_BWRAP_UID] != uid)
-        DIE(r, "Specifying --uid requires --unshare-user or --userns");
-    if (!has_user && line->id[NSBOX_BWRAP_GID] >= 0 && line->id[NSBOX_BWRAP_GID] != gid)
-        DIE(r, "Specifying --gid requires --unshare-user or --userns");
-    if (line->text[NSBOX_BWRAP_HOSTNAME] && !(line->unshare & NSBOX_BWRAP_UTS))
-        DIE(r, "Specifying --hostname requires --unshare-uts");
-    if (!(line->flags & NSBOX_BWRAP_AS_PID_1))
-        return;
-    if (!(line->unshare & NSBOX_BWRAP_PID))
-        DIE(r, "Specifying --as-pid-1 requires --unshare-pid");
-    if (r->lock_files.n)
-        DIE(r, "Specifying --as-pid-1 and --lock-file is not permitted");
-}
-
 /* ---- the whole */
 
 static void begin(struct reader *r, const char *const *envp)
@@ -436,11 +333,11 @@ int nsbox_bwrap_parse(nsbox_bwrap_line *line, const char *const *words, const ch
     if (!r.stopped && r.layers.n)
         DIE(&r, stray_layer);
     if (!r.stopped)
-        check_namespaces(&r);
+        needs_of_namespaces(&r);
     if (!r.stopped && !*line->command)
         stop_with(&r, NSBOX_BWRAP_NO_COMMAND);
     if (!r.stopped)
-        check_needs(&r, uid, gid);
+        needs_of_options(&r, uid, gid);
     if (!r.no_memory)
         finish(&r);
     if (r.no_memory) {

@@ -8,6 +8,7 @@
 #include "abi.h"
 #include "kernel/sys.h"
 #include "kernel/sys_program.h"
+#include "kernel/sys_session.h"
 
 /* Who calls, as far as a sandbox depends on it. */
 struct caller {

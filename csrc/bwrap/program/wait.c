@@ -82,7 +82,7 @@ static bool is_caught(struct program *p, int pid, int number)
  * the command, or -1 after that time. */
 static int next_signal(const struct program *p, sys_sigset watched, int64_t ms, sys_sigset *got)
 {
-    int32_t info[SI_WORDS] = {0};
+    int32_t info[SI_WORDS];
     int64_t timeout[2] = {ms / 1000, ms % 1000 * 1000000};
     int number = sys_sigtimedwait(&watched, info, timeout);
     if (number <= 0)
@@ -106,7 +106,7 @@ int wait_for_command(struct program *p, int *ours)
     sys_sigprocmask(SIG_BLOCK, &watched, NULL);
     *ours = 0;
     for (;;) {
-        int ended = sys_wait_status(pid, &status, 1 /* WNOHANG */ | WALL), killed = status & 0x7f;
+        int ended = sys_wait_usage(pid, &status, 1 /* WNOHANG */ | WALL, NULL), killed = status & 0x7f;
         if (ended != 0 && ended != -EINTR) {
             killed = killed && fatal ? fatal : killed;
             *ours = killed && (got & SIGNAL_BIT(killed)) ? killed : 0;

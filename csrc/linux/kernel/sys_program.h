@@ -62,10 +62,6 @@ static inline bool sys_may_write(const char *path)
 {
     return S4(439 /* faccessat2, Linux 5.8 */, AT_FDCWD, path, 2 /* W_OK */, 0x200 /* AT_EACCESS */) >= 0;
 }
-static inline int sys_getdents(int fd, void *entries, size_t room)
-{
-    return (int)S3(__NR_getdents64, fd, entries, room);
-}
 static inline int sys_fcntl(int fd, int what, void *arg)
 {
     return (int)S3(__NR_fcntl, fd, what, arg);
@@ -73,10 +69,6 @@ static inline int sys_fcntl(int fd, int what, void *arg)
 static inline int sys_socketpair(int fds[2])
 {
     return (int)S4(__NR_socketpair, 1 /* AF_UNIX */, 1 /* SOCK_STREAM */ | SYS_O_CLOEXEC, 0, fds);
-}
-static inline int sys_recvmsg(int fd, void *message, int flags)
-{
-    return (int)S3(__NR_recvmsg, fd, message, flags);
 }
 /* A copy of this process; its signal for us is 0. */
 static inline long sys_fork(void)
@@ -86,10 +78,6 @@ static inline long sys_fork(void)
 static inline void sys_exit_thread(void)
 {
     S1(__NR_exit, 0);
-}
-static inline int sys_wait_status(int pid, int *status, int options)
-{
-    return (int)S4(__NR_wait4, pid, status, options, 0);
 }
 static inline int sys_sigtimedwait(const sys_sigset *set, void *info, const int64_t timeout[2])
 {
