@@ -405,7 +405,12 @@ def in_stub(kind: str) -> str:
 
 def test_stub_is_the_headers(source: Path) -> None:
     """Type checkers are told what the headers of both systems declare: each function, its parameters, its result."""
-    headers = ("csrc/abi.h", "csrc/abi_bwrap.h", *(f"csrc/{system}/calls.h" for system in SYSTEMS), "csrc/tools/ffi_build.py")
+    headers = (
+        "csrc/abi.h",
+        "csrc/abi_bwrap.h",
+        *(f"csrc/{system}/calls.h" for system in SYSTEMS),
+        "csrc/tools/ffi_build.py",
+    )
     declared = {name: row for header in headers for name, row in functions((source / header).read_text()).items()}
     (lib,) = (
         node

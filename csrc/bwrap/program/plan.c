@@ -1,7 +1,7 @@
 /* plan.c: from the ops of a command line to the plan of the core. What bubblewrap does in one op may be several. */
 #include "program.h"
 
-enum { S_IFMT_DIR = SYS_S_IFDIR, MAX_PROCS = 8 };
+enum { MAX_PROCS = 8 };
 
 /* ".." is refused, since symlinks give it two meanings. */
 static bool check_dest(struct program *p, const char *dest, const nsbox_bwrap_op *op)
@@ -35,73 +35,31 @@ static bool with_text(struct step *s, const char *text)
     return true;
 }
 
-/* ---- sources */
-
-static bool is_same(const struct sys_statx *one, const struct sys_statx *other)
-{
-    return one->stx_ino == other->stx_ino && one->stx_dev_major == other->stx_dev_major &&
-           one->stx_dev_minor == other->stx_dev_minor;
-}
-
-/* Returns the name that an open file has now: a path without links that leads to it; or NULL with *error. */
-static const char *name_of(struct program *p, int fd, int *error)
-{
-    struct sys_statx file, named;
-    struct digits d;
-    char *name = program_take(p, NSBOX_PATH_MAX + 1);
-    const char *link = JOIN(p, "/proc/self/fd/", digits_of(&d, fd));
-    if (!name || !link)
-        return NULL;
-    long n = sys_readlinkat(AT_FDCWD, link, name, NSBOX_PATH_MAX);
-    *error = n < 0 ? (int)-n : ENOENT; /* it has no name, or lost it */
-    if (n <= 0 || *name != '/')
-        return NULL;
-    name[n] = 0;
-    if (sys_statx(fd, "", SYS_AT_EMPTY_PATH, STATX_INO, &file) < 0 ||
-        sys_statx(AT_FDCWD, name, AT_SYMLINK_NOFOLLOW, STATX_INO, &named) < 0)
-        return NULL;
-    return is_same(&file, &named) ? name : NULL;
-}
-
-/* Opening this path makes the kernel mount what is mounted on demand. */
-static int mount_on_demand(struct program *p, const char *path)
-{
-    const char *inside = JOIN(p, path, "/.");
-    int ret = inside ? sys_openat(AT_FDCWD, inside, O_PATH, 0) : -ENOMEM;
-    if (ret >= 0)
-        sys_close(ret);
-    return ret;
-}
-
-/* Returns the name that a source leads to, NULL if it has failed; "" if it is optional and missing. It is resolved in
- * this process: the child that mounts it has other descriptors, so that a path through /proc/self, such as /dev/fd,
- * would lead elsewhere there. */
-static const char *followed(struct program *p, const char *path, bool optional)
-{
-    struct sys_statx st;
-    const char *name = NULL;
-    int error = 0, fd = sys_openat(AT_FDCWD, path, O_PATH, 0), ret = fd;
-    if (ret >= 0)
-        ret = sys_statx(fd, "", SYS_AT_EMPTY_PATH, STATX_TYPE, &st);
-    if (ret >= 0 && (st.stx_mode & SYS_S_IFMT) == S_IFMT_DIR)
-        ret = mount_on_demand(p, path);
-    if (ret >= 0)
-        name = name_of(p, fd, &error);
-    sys_close(fd);
-    if (name)
-        return name;
-    error = ret < 0 ? -ret : error;
-    if (optional && error == ENOENT)
-        return "";
-    FAIL(p, "Can't find source path ", path, ": ", errno_text(error));
-    return NULL;
-}
-
 /* ---- ops */
+
+/* Hides nsbox's own directory where an op shows it, or only the key in it if the command line names something there. */
+static bool mask_state(struct program *p, const nsbox_bwrap_op *op, const char *src)
+{
+    const char *way = *p->state ? path_below(p->state, src) : NULL;
+    bool is_named = false;
+    if (!way)
+        return true;
+    const char *at = JOIN(p, text_is(op->dest, "/") ? "" : op->dest, *way ? "/" : "", way);
+    for (uint64_t i = 0; at && i < p->line.n_ops; i++) {
+        const char *dest = p->line.ops[i].dest, *inside = dest ? path_below(dest, at) : NULL;
+        is_named = is_named || (inside && *inside);
+    }
+    if (at && (is_named || !*way))
+        at = JOIN(p, at, "/key");
+    struct step *s = at ? add(p, NSBOX_OP_MASK, at, op) : NULL;
+    if (s)
+        s->flags = NSBOX_OPTIONAL;
+    return s;
+}
 
 static bool bind(struct program *p, const nsbox_bwrap_op *op)
 {
-    const char *src = followed(p, op->src, op->optional);
+    const char *src = source_followed(p, op->src, op->optional);
     if (!src || !*src)
         return src != NULL;
     struct step *s = add(p, NSBOX_OP_BIND, op->dest, op);
@@ -110,7 +68,7 @@ static bool bind(struct program *p, const nsbox_bwrap_op *op)
     s->flags = NSBOX_NOFOLLOW; /* a link that is put there in the meantime isn't followed */
     s->flags |= op->what == NSBOX_BWRAP_RO_BIND ? NSBOX_RDONLY : op->what == NSBOX_BWRAP_DEV_BIND ? NSBOX_DEVICES : 0;
     s->flags |= op->optional ? NSBOX_OPTIONAL : 0;
-    return true;
+    return mask_state(p, op, src);
 }
 
 static bool bind_fd(struct program *p, const nsbox_bwrap_op *op)
@@ -120,7 +78,10 @@ static bool bind_fd(struct program *p, const nsbox_bwrap_op *op)
         return false;
     s->flags = NSBOX_FROM_FD | (op->what == NSBOX_BWRAP_RO_BIND_FD ? NSBOX_RDONLY : 0);
     s->fd = op->fd;
-    return true;
+    struct digits d;
+    const char *link = *p->state ? JOIN(p, "/proc/self/fd/", digits_of(&d, op->fd)) : "";
+    const char *src = link && *link ? source_followed(p, link, true) : link;
+    return src && (!*src || mask_state(p, op, src));
 }
 
 /* A part of another op's, at a name below its destination. */
@@ -229,7 +190,7 @@ static bool overlay(struct program *p, const nsbox_bwrap_op *op)
         paths[n++] = op->work;
     }
     for (uint64_t i = 0; i < n; i++) {
-        if (!(paths[i] = followed(p, paths[i], false)))
+        if (!(paths[i] = source_followed(p, paths[i], false)))
             return false;
         len += text_length(paths[i]) + 1;
     }
@@ -248,6 +209,9 @@ static bool overlay(struct program *p, const nsbox_bwrap_op *op)
     s->flags = op->what == NSBOX_BWRAP_TMP_OVERLAY  ? NSBOX_OVL_TMP
                : op->what == NSBOX_BWRAP_RO_OVERLAY ? NSBOX_OVL_RO
                                                     : 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (!mask_state(p, op, paths[i]))
+            return false;
     return true;
 }
 
@@ -302,6 +266,8 @@ static bool one(struct program *p, const nsbox_bwrap_op *op)
 bool plan_steps(struct program *p)
 {
     unsigned procs = 0;
+    if (!(p->state = source_of_state(p)))
+        return false;
     for (uint64_t i = 0; i < p->line.n_ops; i++) {
         procs += p->line.ops[i].what == NSBOX_BWRAP_PROC;
         if (procs > MAX_PROCS)

@@ -38,7 +38,7 @@ struct program {
     nsbox_bwrap_line line;
     struct caller caller;
     struct list steps; /* struct step */
-    const char *cwd;   /* the caller's, by its usual name; NULL if it is gone */
+    const char *state; /* nsbox's own directory; "": there is none */
     nsbox_request request;
     bool has_failed; /* a message has been printed */
 };
@@ -65,6 +65,17 @@ uint64_t hexadecimal_after(const char *text);
 char *file_text(struct program *p, const char *path, uint64_t *len);
 /* Reads a descriptor to its end, and closes it from 3 up; 0 or -errno. */
 int fd_contents(struct program *p, int fd, uint8_t **data, uint64_t *len);
+
+/* sources.c: these return NULL if it has failed */
+
+/* Returns the name that a source leads to; "" if it is optional and missing. It is resolved in this process: the child
+ * that mounts it has other descriptors, so that a path through /proc/self, such as /dev/fd, would lead elsewhere there. */
+const char *source_followed(struct program *p, const char *path, bool optional);
+/* Returns nsbox's own directory of this user, by its name without links; "" if there is none. In there is the key of
+ * commits: a command that has it could forge what a transaction leaves to be carried out. */
+const char *source_of_state(struct program *p);
+/* Is the path this one, or below it? Then what follows, without a slash at its begin; otherwise NULL. */
+const char *path_below(const char *path, const char *above);
 
 /* plan.c */
 bool plan_steps(struct program *p);
@@ -98,12 +109,10 @@ void wake_by(int fd);
 /* Passes on signals until the command has ended. Returns its exit status; *ours: the signal that both got, or 0. */
 int wait_for_command(struct program *p, int *ours);
 
-/* ---- failure.c, hint.c, usage.c */
+/* ---- failure.c, usage.c */
 
 /* Prints why a spawn has failed. */
 void fail_spawn(struct program *p);
-/* Returns what may help where the machine forbids a step, or "". */
-const char *machine_hint(struct program *p, uint32_t step, int error);
 void usage(struct program *p, int fd);
 
 #endif

@@ -232,7 +232,7 @@ bool request_isolation(struct program *p)
     r->pid_fd = line->fd[NSBOX_BWRAP_PIDNS];
     r->mnt_fd = r->null_fd = r->park_fd = r->go_fd = r->hold_fd = r->report_fd = r->cgroup_fd = r->relay_fd = -1;
     r->stdin_fd = r->stdout_fd = r->stderr_fd = r->umask = r->pgid = -1;
-    r->flags = NSBOX_CLOSE_FDS | NSBOX_RESTORE_SIGNALS | NSBOX_SHELL | NSBOX_HOST_WRITES | NSBOX_STAY;
+    r->flags = NSBOX_CLOSE_FDS | NSBOX_SHELL | NSBOX_HOST_WRITES | NSBOX_STAY;
     r->flags |= asked & NSBOX_BWRAP_NEW_SESSION ? NSBOX_SETSID : 0;
     r->flags |= asked & NSBOX_BWRAP_DISABLE_USERNS ? NSBOX_LIMIT_USERNS : 0;
     r->flags |= asked & (NSBOX_BWRAP_DISABLE_USERNS | NSBOX_BWRAP_ASSERT_USERNS_DISABLED) ? NSBOX_NO_USERNS : 0;

@@ -130,3 +130,46 @@ def test_a_source_that_becomes_a_link(bwrap: str, tmp_path: Path, is_late: bool)
 def waits_for_a_pipe(pid: int) -> bool:
     """Say whether a process sleeps in read(2)."""
     return Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("0", "63") and status(pid)["State"].startswith("S")
+
+
+SHOWS = {  # STATE: nsbox's own directory of the user
+    "as it is": ((), "STATE"),
+    "above it": (("--bind", "STATE/..", "/mnt"), "/mnt/nsbox"),
+    "itself": (("--ro-bind", "STATE", "/mnt"), "/mnt"),
+    "by a descriptor": (("--bind-fd", "FD", "/mnt"), "/mnt/nsbox"),
+    "by an overlay": (("--overlay-src", "STATE/..", "--tmp-overlay", "/mnt"), "/mnt/nsbox"),
+    "something in it is named": (("--dir", "STATE/more"), "STATE"),
+}
+
+
+@pytest.mark.parametrize("is_ours", [False, True], ids=["control: another's", "ours"])
+@pytest.mark.parametrize("words", SHOWS.values(), ids=SHOWS)
+def test_nsboxes_own_key(bwrap: str, tmp_path: Path, words: tuple[tuple[str, ...], str], is_ours: bool) -> None:
+    """No command sees the key by which commits are sealed, however a command line shows it."""
+    state = tmp_path / "state" / "nsbox"
+    state.mkdir(parents=True)
+    (state / "key").write_text("sealed")
+    options, at = words
+    fd = os.open(state.parent, os.O_PATH)
+    line = [word.replace("STATE", str(state)).replace("FD", str(fd)) for word in (*options, f"{at}/key")]
+    env = os.environ | {"XDG_STATE_HOME": str(state.parent if is_ours else tmp_path)}
+    command = [bwrap, *SHARED, *line[:-1], "cat", line[-1]]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, pass_fds=(fd,), check=False)
+    os.close(fd)
+    assert ("sealed" in done.stdout) is not is_ours, done.stderr
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_signals_that_the_caller_ignores(bwrap: str, is_ignored: bool) -> None:
+    """They stay ignored, as across any exec; no interpreter comes between."""
+    how = signal.SIG_IGN if is_ignored else signal.SIG_DFL
+
+    def begin() -> None:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
+            signal.signal(number, how)
+
+    line = [bwrap, *OWN_PID, "grep", "SigIgn", "/proc/self/status"]
+    options = {"preexec_fn": begin, "restore_signals": False, "capture_output": True, "text": True}
+    mask = int(subprocess.run(line, check=True, **options).stdout.split()[1], 16)  # type: ignore[call-overload]
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
+        assert bool(mask >> number - 1 & 1) is is_ignored
