@@ -29,18 +29,24 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 _LOOSE = stat.S_IWGRP | stat.S_IWOTH
+_REPLACED = ("emit", "handleError")  # methods of a handler
+_REACHED, _PROBLEMS = "audit_reached", "audit_problems"  # attributes of a record: which sinks got it, and failed
 
 
 class AuditError(NsboxError):
-    """A record that is required can't be written. place: where it was to go. problem: why it can't be."""
+    """A record that is required can't be written.
 
-    def __init__(self, place: str, problem: str) -> None:
+    place: where it was to go. problem: why it can't be. returncode: of the command, if it has ended; else None.
+    """
+
+    def __init__(self, place: str, problem: str, returncode: int | None = None) -> None:
         """Make the exception; the parameters become attributes."""
-        super().__init__(place, problem)
-        self.place, self.problem = place, problem
+        super().__init__(place, problem, returncode)
+        self.place, self.problem, self.returncode = place, problem, returncode
 
     def __str__(self) -> str:
-        return f"audit record for {shown(self.place)}: {self.problem}"
+        ended = "" if self.returncode is None else f" (the command has ended, with status {self.returncode})"
+        return f"audit record for {shown(self.place)}: {self.problem}{ended}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -65,6 +71,7 @@ class AuditFile(RotatingFileHandler):
         """Open the file. Raises OSError, also for a file that others could write to or replace."""
         super().__init__(path, maxBytes=max_bytes, backupCount=backups, encoding="ascii", delay=True)
         self._fd, self._sync = -1, sync
+        self._opened: os.stat_result | None = None  # the file that _fd was opened for
         self._open_file()
 
     def _open_file(self) -> None:
@@ -72,14 +79,18 @@ class AuditFile(RotatingFileHandler):
         fd = os.open(self.baseFilename, _FLAGS, 0o600)
         try:
             _check(fd, self.baseFilename)
+            opened = os.fstat(fd)
         except BaseException:
             os.close(fd)
             raise
-        self._fd = fd
+        self._close_file()  # of a signal handler that came in between
+        self._fd, self._opened = fd, opened
 
     def _close_file(self) -> None:
-        fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
+        """Close the file, unless other code has: a daemon closes all descriptors, and others may have the number now."""
+        fd, opened = getattr(self, "_fd", -1), getattr(self, "_opened", None)
+        self._fd, self._opened = -1, None
+        if fd >= 0 and opened is not None and _is_still(fd, opened):
             os.close(fd)
 
     def close(self) -> None:
@@ -121,8 +132,10 @@ class AuditFile(RotatingFileHandler):
 
     def _is_current(self) -> bool:
         """Return whether the open file still has its name."""
+        if self._fd < 0 or self._opened is None or not _is_still(self._fd, self._opened):
+            return False
         try:
-            return self._fd >= 0 and os.path.samestat(os.lstat(self.baseFilename), os.fstat(self._fd))
+            return os.path.samestat(os.lstat(self.baseFilename), self._opened)
         except FileNotFoundError:
             return False
 
@@ -141,6 +154,14 @@ class AuditFile(RotatingFileHandler):
             return False
         finally:
             os.close(lock)
+
+
+def _is_still(fd: int, opened: os.stat_result) -> bool:
+    """Return whether a descriptor is open for the same file as before."""
+    try:
+        return os.path.samestat(os.fstat(fd), opened)
+    except OSError:
+        return False
 
 
 def _check(fd: int, path: str) -> None:
@@ -172,32 +193,53 @@ class Sink:
         path = getattr(handler, "baseFilename", None)
         self.path: str | None = path if isinstance(path, str) else None
         self.lost = 0
+        self._before = handler.formatter, {name: vars(handler)[name] for name in _REPLACED if name in vars(handler)}
         handler.setFormatter(JsonFormatter())
         handler.handleError = self._failed  # type: ignore[method-assign]
         self._emit = handler.emit
         handler.emit = self._guarded  # type: ignore[method-assign]
+
+    def release(self) -> None:
+        """Give the handler back as it was: it may be the program's own."""
+        formatter, methods = self._before
+        self.handler.setFormatter(formatter)
+        for name in _REPLACED:
+            vars(self.handler).pop(name, None)
+        vars(self.handler).update(methods)
 
     @property
     def place(self) -> str:
         """Where records go, for messages."""
         return self.path or type(self.handler).__name__
 
+    def has(self, record: logging.LogRecord) -> bool:
+        """Return whether the handler got a record, which a filter or a level could have kept from it."""
+        return self in vars(record).get(_REACHED, ())
+
+    def problem(self, record: logging.LogRecord) -> str:
+        """Return why a record couldn't be written; "" if it was."""
+        problems: dict[Sink, str] = vars(record).get(_PROBLEMS, {})
+        return problems.get(self, "")
+
     def _guarded(self, record: logging.LogRecord) -> None:
         """Emit a record. Handlers that raise, instead of reporting what they can't do, break nothing."""
+        vars(record).setdefault(_REACHED, []).append(self)
         try:
             self._emit(record)
-        except AuditError:
-            raise
         except Exception:
             self._failed(record)
 
     def _failed(self, record: logging.LogRecord) -> None:
+        """Count a loss. It is the trail that raises, when all handlers have had the record."""
         error = sys.exception()
         problem = f"{type(error).__name__}: {error}" if error is not None else "it failed"
-        if self.is_required:
-            raise AuditError(self.place, problem)
+        vars(record).setdefault(_PROBLEMS, {})[self] = problem
+        self.lose(problem)
+
+    def lose(self, problem: str) -> None:
+        """Note that a record is lost. The first loss is logged, unless the record is required: then an error is raised."""
         self.lost += 1
-        if self.lost == 1:
+        if self.lost == 1 and not self.is_required:
             logger.error("audit records are lost, %s can't be written: %s", shown(self.place), problem)
 
 
