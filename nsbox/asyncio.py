@@ -136,7 +136,7 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
                 waiter.set_exception(error)
 
     async def _wait(self) -> int:
-        """Wait for the end; raises KillError if the sandbox survives a kill, and what Popen.wait() raises of its record."""
+        """Wait for the end; raises KillError if the sandbox survives a kill, and AuditError as Popen.wait()."""
         if self._returncode is None and self._error is not None:
             raise self._error
         status: int = await super()._wait()

@@ -87,7 +87,7 @@ class AuditFile(RotatingFileHandler):
         self._fd, self._opened = fd, opened
 
     def _close_file(self) -> None:
-        """Close the file, unless other code has: a daemon closes all descriptors, and others may have the number now."""
+        """Close the file, unless other code has, as daemons do: another file may have the number now."""
         fd, opened = getattr(self, "_fd", -1), getattr(self, "_opened", None)
         self._fd, self._opened = -1, None
         if fd >= 0 and opened is not None and _is_still(fd, opened):
@@ -237,7 +237,7 @@ class Sink:
         self.lose(problem)
 
     def lose(self, problem: str) -> None:
-        """Note that a record is lost. The first loss is logged, unless the record is required: then an error is raised."""
+        """Note that a record is lost. The first loss is logged, unless records are required: then an error says so."""
         self.lost += 1
         if self.lost == 1 and not self.is_required:
             logger.error("audit records are lost, %s can't be written: %s", shown(self.place), problem)

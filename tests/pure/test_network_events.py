@@ -94,7 +94,7 @@ def test_lookup_and_udp() -> None:
         packet(verdict=0),
         packet(verdict=1, kind=wire.ASK),
         packet(verdict=4),
-        packet(reason=12),
+        packet(reason=13),
         packet(protocol=2),
         packet(port=65536),
         packet(family=5),

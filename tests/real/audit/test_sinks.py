@@ -73,7 +73,7 @@ def test_the_end_is_in_the_other_sinks(policy: Policy, log: Path) -> None:
     """If a required handler can't have the end, the others have it, and the error says how the command ended."""
     nsbox.audit.to_handler(Fails(1), required=True)
     nsbox.audit.to_file(log)
-    with pytest.raises(nsbox.audit.AuditError, match="it is full.*with status 3") as raised:
+    with pytest.raises(nsbox.audit.AuditError, match=r"it is full.*with status 3") as raised:
         nsbox.run(["sh", "-c", "exit 3"], policy=policy)
     assert raised.value.returncode == 3
     assert events(log) == ["start", "end"] and nsbox.audit.lost() == 1
