@@ -1,13 +1,15 @@
 """Where records go: handlers of the standard library's logging, a file of ours among them.
 
 Several processes may append to one file, and so may forked copies of one. Each record is one write(2) to a file that is
-open for appending, which Linux doesn't mix with another on a local file system. A process that rotates the file holds a
-lock on it (flock(2)) meanwhile; nobody waits for that lock. A process whose file was rotated by another opens the new
-one before its next record.
+open for appending, which Linux doesn't mix with another on a local file system. A process that writes holds a shared
+lock on the file (flock(2)), and one that rotates it an exclusive one; nobody waits for that. A process whose file was
+rotated by another opens the new one before its next record. A line without an end is being written as long as anybody
+holds a lock, and else it is torn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 _LOOSE = stat.S_IWGRP | stat.S_IWOTH
+_PATIENCE = 1000  # milliseconds, with a writer that has begun a line
 _REPLACED = ("emit", "handleError")  # methods of a handler
 _REACHED, _PROBLEMS = "audit_reached", "audit_problems"  # attributes of a record: which sinks got it, and failed
 
@@ -72,6 +75,7 @@ class AuditFile(RotatingFileHandler):
         super().__init__(path, maxBytes=max_bytes, backupCount=backups, encoding="ascii", delay=True)
         self._fd, self._sync = -1, sync
         self._opened: os.stat_result | None = None  # the file that _fd was opened for
+        self._pid = 0  # the process that opened it: a forked copy needs a lock of its own
         self._open_file()
 
     def _open_file(self) -> None:
@@ -84,7 +88,7 @@ class AuditFile(RotatingFileHandler):
             os.close(fd)
             raise
         self._close_file()  # of a signal handler that came in between
-        self._fd, self._opened = fd, opened
+        self._fd, self._opened, self._pid = fd, opened, os.getpid()
 
     def _close_file(self) -> None:
         """Close the file, unless other code has, as daemons do: another file may have the number now."""
@@ -115,7 +119,13 @@ class AuditFile(RotatingFileHandler):
             size = os.fstat(self._fd).st_size
         if size and self._is_torn(size):
             data = b"\n" + data
-        written = os.write(self._fd, data)
+        with contextlib.suppress(OSError):  # somebody rotates it; or the file system has no locks
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        try:
+            written = os.write(self._fd, data)
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written", self.baseFilename)
         if self._sync:
@@ -123,16 +133,29 @@ class AuditFile(RotatingFileHandler):
 
     def _is_torn(self, size: int) -> bool:
         """Return whether the last line has no end, and isn't being written at this moment: the size grows by pages."""
-        for _ in range(10):
-            if os.pread(self._fd, 1, size - 1) == b"\n":
-                return False
-            time.sleep(0.001)
-            size = os.fstat(self._fd).st_size
-        return True
+        if os.pread(self._fd, 1, size - 1) == b"\n":
+            return False
+        lock = self._second()
+        try:
+            for _ in range(_PATIENCE):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(0.001)
+                else:
+                    size = os.fstat(self._fd).st_size  # nobody writes now
+                    return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+            return False  # a writer that has been stopped: write(2) waits for it
+        finally:
+            os.close(lock)
+
+    def _second(self) -> int:
+        """Return a second descriptor of the file by its name, for a lock."""
+        return os.open(self.baseFilename, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def _is_current(self) -> bool:
         """Return whether the open file still has its name."""
-        if self._fd < 0 or self._opened is None or not _is_still(self._fd, self._opened):
+        if self._fd < 0 or self._pid != os.getpid() or self._opened is None or not _is_still(self._fd, self._opened):
             return False
         try:
             return os.path.samestat(os.lstat(self.baseFilename), self._opened)
@@ -141,7 +164,7 @@ class AuditFile(RotatingFileHandler):
 
     def _rotated(self) -> bool:
         """Rename the file and its backups; return False if another process is doing that."""
-        lock = os.open(self.baseFilename, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)  # of a forked copy's own
+        lock = self._second()
         try:  # if another process has the lock, this record still goes to the file as it is
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), os.fstat(self._fd)) and self._is_current():

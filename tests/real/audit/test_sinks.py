@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import logging.handlers
@@ -12,6 +13,7 @@ import queue
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,6 +146,25 @@ def test_descriptors_that_others_close(is_reused: bool, policy: Policy, log: Pat
     if is_reused:
         assert os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev
         os.close(null)
+
+
+def test_a_line_that_is_being_written(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line without an end isn't torn as long as another process writes it: a record comes after its end."""
+    nsbox.audit.to_file(log)
+    log.write_bytes(b'{"event":')
+    naps: list[float] = []
+    with log.open("ab", buffering=0) as file:
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 30:
+                file.write(b'"other"}\n')
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+        fcntl.flock(file, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", nap)
+        trail._sinks[0].handler.handle(logging.makeLogRecord({"msg": "own"}))
+    assert events(log) == ["other", "message"] and len(naps) == 30
 
 
 def test_a_handler_is_given_back(policy: Policy) -> None:
