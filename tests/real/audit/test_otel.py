@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,16 @@ def test_names() -> None:
     for name in ("EXECUTABLE_NAME", "EXIT_CODE", "PID", "COMMAND_ARGS"):
         assert getattr(names, name) == getattr(process_attributes, f"PROCESS_{name}")
     assert error_attributes.ERROR_TYPE == names.ERROR_TYPE
+
+
+def test_documented() -> None:
+    """The tables of the page have each attribute and each metric, and no other."""
+    page = Path(__file__).parents[3] / "docs/howto/observability.md"
+    if not page.exists():
+        pytest.skip("the tests were copied without the documents")
+    told = {*re.findall(r"`((?:nsbox|process|error)\.[a-z_.]*[a-z])`", page.read_text().partition("### Spans")[2])}
+    known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    assert {name for name in told if not name.startswith("nsbox.otel")} == known
 
 
 def test_span(policy: Policy, telemetry: Telemetry) -> None:
