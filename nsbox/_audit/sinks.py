@@ -33,7 +33,8 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | o
 _LOOSE = stat.S_IWGRP | stat.S_IWOTH
 _PATIENCE = 1000  # milliseconds, with a writer that has begun a line
 _REPLACED = ("emit", "handleError")  # methods of a handler
-_REACHED, _PROBLEMS = "audit_reached", "audit_problems"  # attributes of a record: which sinks got it, and failed
+# Attributes of a record: which sinks got it, and which failed, by their ids: some handlers pickle records.
+_REACHED, _PROBLEMS = "audit_reached", "audit_problems"
 
 
 class AuditError(NsboxError):
@@ -237,16 +238,16 @@ class Sink:
 
     def has(self, record: logging.LogRecord) -> bool:
         """Return whether the handler got a record, which a filter or a level could have kept from it."""
-        return self in vars(record).get(_REACHED, ())
+        return id(self) in vars(record).get(_REACHED, ())
 
     def problem(self, record: logging.LogRecord) -> str:
         """Return why a record couldn't be written; "" if it was."""
-        problems: dict[Sink, str] = vars(record).get(_PROBLEMS, {})
-        return problems.get(self, "")
+        problems: dict[int, str] = vars(record).get(_PROBLEMS, {})
+        return problems.get(id(self), "")
 
     def _guarded(self, record: logging.LogRecord) -> None:
         """Emit a record. Handlers that raise, instead of reporting what they can't do, break nothing."""
-        vars(record).setdefault(_REACHED, []).append(self)
+        vars(record).setdefault(_REACHED, []).append(id(self))
         try:
             self._emit(record)
         except Exception:
@@ -256,7 +257,7 @@ class Sink:
         """Count a loss. It is the trail that raises, when all handlers have had the record."""
         error = sys.exception()
         problem = f"{type(error).__name__}: {error}" if error is not None else "it failed"
-        vars(record).setdefault(_PROBLEMS, {})[self] = problem
+        vars(record).setdefault(_PROBLEMS, {})[id(self)] = problem
         self.lose(problem)
 
     def lose(self, problem: str) -> None:

@@ -8,7 +8,9 @@ import fcntl
 import json
 import logging
 import logging.handlers
+import multiprocessing
 import os
+import pickle
 import queue
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,6 +248,24 @@ def test_a_queue(policy: Policy) -> None:
     nsbox.run(["true"], policy=policy)  # nobody reads yet
     lines = [logging.Formatter().format(waiting.get_nowait()) for _ in range(2)]
     assert [json.loads(text)["event"] for text in lines] == ["start", "end"]
+
+
+def test_handlers_that_pickle(policy: Policy) -> None:
+    """A handler that sends records to another process can pickle them."""
+    sent: list[dict[str, Any]] = []
+
+    class Sender(logging.handlers.SocketHandler):
+        def emit(self, record: logging.LogRecord) -> None:
+            sent.append(pickle.loads(self.makePickle(record)[4:]))
+
+    nsbox.audit.to_handler(Sender("localhost", 1), required=True)
+    queued: multiprocessing.SimpleQueue[logging.LogRecord] = multiprocessing.SimpleQueue()
+    handler = logging.handlers.QueueHandler(queue.Queue())
+    handler.enqueue = queued.put  # type: ignore[method-assign]
+    nsbox.audit.to_handler(handler, required=True)
+    nsbox.run(["true"], policy=policy)
+    assert [one["audit"]["event"] for one in sent] == ["start", "end"]
+    assert [json.loads(queued.get().getMessage())["event"] for _ in range(2)] == ["start", "end"]
 
 
 def test_a_full_queue(policy: Policy) -> None:
