@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 _LOOSE = stat.S_IWGRP | stat.S_IWOTH
-_PATIENCE = 1000  # milliseconds, with a writer that has begun a line
+_PATIENCE = 500  # milliseconds, with a writer that has begun a line
 _REPLACED = ("emit", "handleError")  # methods of a handler
 # Attributes of a record: which sinks got it, and which failed, by their ids: some handlers pickle records.
 _REACHED, _PROBLEMS = "audit_reached", "audit_problems"
@@ -115,7 +115,8 @@ class AuditFile(RotatingFileHandler):
         if not self._is_current():
             self._open_file()
         size = os.fstat(self._fd).st_size
-        if self.maxBytes > 0 and size and size + len(data) > self.maxBytes and self._rotated():
+        full = size + len(data)
+        if self.maxBytes > 0 and size and full > self.maxBytes and self._rotated(is_late=full > 2 * self.maxBytes):
             self._open_file()
             size = os.fstat(self._fd).st_size
         if size and self._is_torn(size):
@@ -137,22 +138,24 @@ class AuditFile(RotatingFileHandler):
         if os.pread(self._fd, 1, size - 1) == b"\n":
             return False
         lock = self._second()
+        if lock < 0:
+            return True
         try:
             for _ in range(_PATIENCE):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    time.sleep(0.001)
-                else:
-                    size = os.fstat(self._fd).st_size  # nobody writes now
+                if _is_locked(lock):  # nobody writes now
+                    size = os.fstat(self._fd).st_size
                     return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
-            return False  # a writer that has been stopped: write(2) waits for it
+                time.sleep(0.001)
+            return True
         finally:
             os.close(lock)
 
     def _second(self) -> int:
-        """Return a second descriptor of the file by its name, for a lock."""
-        return os.open(self.baseFilename, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        """Return a second descriptor of the file by its name, for a lock; -1 if another process is renaming it."""
+        try:
+            return os.open(self.baseFilename, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return -1
 
     def _is_current(self) -> bool:
         """Return whether the open file still has its name."""
@@ -163,21 +166,34 @@ class AuditFile(RotatingFileHandler):
         except FileNotFoundError:
             return False
 
-    def _rotated(self) -> bool:
-        """Rename the file and its backups; return False if another process is doing that."""
+    def _rotated(self, *, is_late: bool) -> bool:
+        """Rename the file and its backups; return False if another process writes to it, or is doing that.
+
+        is_late: don't mind. Whoever can read the file can lock it, and must not be able to make it grow for ever.
+        """
         lock = self._second()
-        try:  # if another process has the lock, this record still goes to the file as it is
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if lock < 0:
+            return True
+        try:
+            if not _is_locked(lock) and not is_late:
+                return False
             if os.path.samestat(os.fstat(lock), os.fstat(self._fd)) and self._is_current():
                 for number in range(self.backupCount, 0, -1):
                     source = self.baseFilename + (f".{number - 1}" if number > 1 else "")
                     if os.path.lexists(source):
                         os.rename(source, f"{self.baseFilename}.{number}")
             return True
-        except BlockingIOError:
-            return False
         finally:
             os.close(lock)
+
+
+def _is_locked(fd: int) -> bool:
+    """Get the exclusive lock; return False if another has a lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_still(fd: int, opened: os.stat_result) -> bool:

@@ -170,6 +170,21 @@ def test_a_line_that_is_being_written(log: Path, monkeypatch: pytest.MonkeyPatch
     assert events(log) == ["other", "message"] and len(naps) == 30
 
 
+def test_a_lock_of_a_reader(policy: Policy, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can read the file can lock it: that delays neither records nor, for ever, the rotation."""
+    nsbox.audit.to_file(log, max_bytes="64K", backups=1, required=True)
+    log.write_bytes(b"x" * 100_000 + b"\n")
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    with log.open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_EX)
+        nsbox.run(["true"], policy=policy)
+        assert log.read_bytes().count(b"\n") == 3
+        os.truncate(log, 0)
+        log.write_bytes(b"x" * 130_000 + b"\n")
+        nsbox.run(["true"], policy=policy)
+    assert events(log) == ["start", "end"] and Path(f"{log}.1").stat().st_size == 130_001
+
+
 def test_a_handler_is_given_back(policy: Policy) -> None:
     """After close() a handler is as it was before; it can't be given twice, but again."""
     handler = Fails(100)
