@@ -135,20 +135,25 @@ class AuditFile(RotatingFileHandler):
 
     def _is_torn(self, size: int) -> bool:
         """Return whether the last line has no end, and isn't being written at this moment: the size grows by pages."""
-        if os.pread(self._fd, 1, size - 1) == b"\n":
+        if self._has_end(size):
             return False
         lock = self._second()
         if lock < 0:
             return True
         try:
             for _ in range(_PATIENCE):
-                if _is_locked(lock):  # nobody writes now
-                    size = os.fstat(self._fd).st_size
-                    return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+                is_still = _is_locked(lock)  # then nobody writes
+                if self._has_end(os.fstat(self._fd).st_size):
+                    return False
+                if is_still:
+                    break
                 time.sleep(0.001)
             return True
         finally:
             os.close(lock)
+
+    def _has_end(self, size: int) -> bool:
+        return size == 0 or os.pread(self._fd, 1, size - 1) == b"\n"
 
     def _second(self) -> int:
         """Return a second descriptor of the file by its name, for a lock; -1 if another process is renaming it."""
