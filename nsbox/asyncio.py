@@ -26,6 +26,7 @@ from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from nsbox._logs.observers import Told
     from nsbox._popen.keywords import File, HeardExec, HeardShell, Path
     from nsbox._popen.pty import Terminal
 
@@ -62,10 +63,12 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
     _watched: list[Any]
     _timer: _asyncio.TimerHandle | None = None
     _error: KillError | None = None
+    _story: Told | None = None
 
     def _start(self, args: Any, shell: bool, *positional: Any, **options: Any) -> None:  # asyncio passes all by name
         self._watched = []
         self._proc = popen.Popen(args, shell=shell, **options)
+        self._story = self._proc._story
         hurry = weakref.WeakMethod(self._hurry)  # the command may outlive this transport
         self._proc._on_kill = lambda: (call := hurry()) and call()
         self._watch()
@@ -133,10 +136,12 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
                 waiter.set_exception(error)
 
     async def _wait(self) -> int:
-        """Wait for the end; raises KillError if the sandbox survives a kill."""
+        """Wait for the end; raises KillError if the sandbox survives a kill, and AuditError as Popen.wait()."""
         if self._returncode is None and self._error is not None:
             raise self._error
         status: int = await super()._wait()
+        if self._story is not None:
+            self._story.check()
         return status
 
     def send_signal(self, signal: int) -> None:

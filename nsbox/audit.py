@@ -46,7 +46,8 @@ def to_file(
     max_bytes: rename the file to PATH.1 before it gets larger than this; at least "64K". Default: 0, never.
     backups: how many such files to keep; at least 1 with max_bytes. Default: 0.
     required: True raises AuditError if a record can't be written, before the command starts. If the record of its end
-        can't be written, wait() raises. Default: False: the first loss is logged as an error, and lost() counts them.
+        can't be written, wait() raises it once, with the command's returncode. A file tool has done its work by then.
+        Default: False: the first loss is logged as an error, and lost() counts them.
     sync: True writes each record through to the disk (fdatasync(2)). Default: False.
 
     Raises OSError for a file that can't be opened, or that others could write to; TypeError, ValueError, PolicyError.
@@ -66,11 +67,12 @@ def to_file(
 def to_handler(handler: logging.Handler, *, required: bool = False) -> None:
     """Send a record of each event to a handler, from now on, until close().
 
-    handler: any of the standard library's. It gets a JsonFormatter. What its emit() can't do counts as a failure; some,
-        such as a SysLogHandler over UDP, don't notice one.
+    handler: any of the standard library's. It gets a JsonFormatter until close(). What its emit() can't do counts as a
+        failure; some, such as a SysLogHandler over UDP, don't notice one. If it waits, commands wait with it: put a
+        QueueHandler in front.
     required: as for to_file().
 
-    Raises TypeError.
+    Raises TypeError, and ValueError for a handler that gets records already.
     """
     if not isinstance(handler, logging.Handler):
         raise TypeError(f"handler is {type_phrase(handler)}, must be a logging.Handler")
@@ -91,8 +93,8 @@ def lost() -> int:
 def redact(values: Iterable[Value]) -> None:
     """Mask these values in all records from now on, also in base64, hex and percent-encoding.
 
-    Tokens of known forms, passwords in URLs, values of options such as --password and secrets of tool calls are masked
-    anyway.
+    Tokens of known forms, passwords in URLs and values of options such as --password are masked anyway, and the secrets
+    of a tool call in its own records. What a transaction commits, and the paths of file tools, aren't a call's own.
 
     values: str, bytes or Secret, each of at least four bytes. Raises TypeError and ValueError.
     """

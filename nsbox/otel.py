@@ -31,8 +31,9 @@ def instrument(
 ) -> None:
     """Make a span of each command from now on, and measure it, until uninstrument(). A second call replaces the first.
 
-    A command's span is below the span that is current where the command starts. If its policy has TRACEPARENT in
-    pass_env, the command gets the context of its own span in that variable, and in TRACESTATE if it is there too.
+    A command's span is below the span that is current where the command starts. If there is none, it is below the one
+    that this program's TRACEPARENT names now. If a command's policy has TRACEPARENT in pass_env, or inherits it, the
+    command gets the context of its own span in that variable, and in TRACESTATE if it has that too.
 
     tracer_provider, meter_provider: where they go. Default: None, for the program's own.
     args: whether spans have the command's arguments, with secrets masked as in audit records. Default: False.

@@ -104,6 +104,7 @@ enum {
     NSBOX_NET_LIMIT = 9,
     NSBOX_NET_ASKED = 10,    /* the caller's answer; or, if it was refused, no answer came */
     NSBOX_NET_UPSTREAM = 11, /* the server, or the host's resolver */
+    NSBOX_NET_UNASKED = 12,  /* of an answer about a name: the caller is asked only at the first connection */
 };
 
 enum { NSBOX_NET_NAME_SIZE = 256 };

@@ -11,11 +11,11 @@ import json
 import os
 from typing import Any
 
+from nsbox._audit.redaction import CUT
 from nsbox._base.display import printable
 
 MOST_LINE = 16_384  # bytes, the line end included
-_BUDGETS = (4096, 1024, 256, 64)  # letters of a field's texts together, until the line fits
-_MARK = " [...]"
+_BUDGETS = (4096, 1024, 256, 64)  # bytes of a field's texts together, as JSON has them, until the line fits
 _FIXED = ("schema", "event", "time", "process", "seq", "id")
 
 
@@ -49,21 +49,33 @@ class _Shape:
         return items
 
     def _text(self, text: str) -> str:
-        if len(text) > max(self.left, 0):
-            text, self.is_cut = text[: max(self.left, 0)] + _MARK, True
-        self.left -= len(text) + 2
-        if text.isascii() and text.isprintable():
-            return text
-        try:
-            escaped = printable(text)
-        except UnicodeEncodeError:  # a surrogate that stands for no byte
-            text = text.encode("utf-8", "backslashreplace").decode()
-            escaped = printable(text)
-            self.is_escaped = True
-        if escaped == text:
-            return text
-        self.is_escaped = True
-        return printable(text.replace("\\", "\\\\"))
+        left = max(self.left, 0)
+        kept = text[:left]
+        shown, size, is_escaped = _visible(kept)
+        while size > left:
+            kept = kept[: min(len(kept) - 1, len(kept) * left // size)]
+            shown, size, is_escaped = _visible(kept)
+        self.left -= size + 2
+        self.is_escaped |= is_escaped
+        if len(kept) == len(text):
+            return shown
+        self.is_cut = True
+        return shown + CUT
+
+
+def _visible(text: str) -> tuple[str, int, bool]:
+    """Return a text with escapes for what isn't visible, its size in JSON, and whether there are any such escapes."""
+    if text.isascii() and text.isprintable():
+        return text, len(text) + text.count("\\") + text.count('"'), False
+    try:
+        escaped = printable(text)
+        is_escaped = escaped != text
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        text = text.encode("utf-8", "backslashreplace").decode()
+        is_escaped = True
+    if is_escaped:
+        escaped = printable(text.replace("\\", "\\\\"))
+    return escaped, len(json.dumps(escaped)) - 2, is_escaped
 
 
 def line(record: dict[str, Any]) -> str:

@@ -53,16 +53,16 @@ def plain(value: Any) -> Any:
 
 
 def summary(policy: Policy) -> dict[str, object]:
-    """Return what matters most of a policy."""
+    """Return what matters most of a policy: first what is short, so that long lists take no room from it."""
     network: Any = policy.network
     limits = {f.name: value for f in fields(policy.limits) if (value := getattr(policy.limits, f.name)) is not None}
     return {
         "digest": digest(policy),
         "base": policy.base,
-        "workdir": policy.workdir,
-        "write": list(policy.write),
-        "network": network if isinstance(network, str) else list(network.allow),
-        "limits": limits,
         "require": policy.require,
         "degrade": sorted(policy.degrade),
+        "limits": limits,
+        "workdir": policy.workdir,
+        "network": network if isinstance(network, str) else list(network.allow),
+        "write": list(policy.write),
     }

@@ -9,17 +9,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nsbox._audit import policies
-from nsbox._audit.redaction import redacted, words
+from nsbox._audit.redaction import MOST_WORDS, redacted, words
 from nsbox._base.stdlib import RLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from nsbox._logs.observers import Story
+    from nsbox._logs.observers import Call, Story
+    from nsbox._network.events import NetworkEvent
+    from nsbox._network.log import NetworkRecord
 
 SCHEMA = "nsbox.audit/1"
-MOST_REFUSALS = 20  # of a network list, in the record of a command's end
-MOST_CHANGES = 100  # of a commit
+MOST_CONTACTS = 20  # that a network list refused, or on_connect allowed, in the record of a command's end
+MOST_CHANGES = 100  # of a commit; and paths of a file tool
+MOST_HINTS = 20
 _OWN = "[a program of nsbox's]"
 _NODE = os.uname().nodename
 
@@ -71,7 +74,7 @@ def _decoded(word: Any) -> str:
 def command(story: Story) -> dict[str, Any]:
     """Return what a command is, as far as that is known."""
     scrub = None if story.call is None else story.call.scrub
-    argv = [_decoded(word) for word in story.argv]
+    argv = [_decoded(word) for word in story.argv[:MOST_WORDS]]
     if story.kind == "interpreter":  # a text of nsbox's own, the same each time
         argv = [_OWN if "\n" in word else word for word in argv]
     facts: dict[str, Any] = {
@@ -138,8 +141,8 @@ def end(story: Story) -> dict[str, Any]:
             "complete": usage.is_complete,
         }
     record = sandbox.network
-    if record.tally or record.events or record.lost:
-        facts["network"] = _network(record)
+    if record.tally or record.events or record.lost or record.granted:
+        facts["network"] = _network(record, story.call)
     return facts
 
 
@@ -153,9 +156,8 @@ def signal_name(status: int | None) -> str | None:
         return f"SIG{-status}"
 
 
-def _network(record: Any) -> dict[str, Any]:
-    refusals = [event for event in record.events if event.verdict == "refused"]
-    names = ("kind", "name", "address", "port", "protocol", "reason", "sni")
+def _network(record: NetworkRecord, call: Call | None) -> dict[str, Any]:
+    rows = {"refusals": _contacts(record.refusals, call), "granted": _contacts(record.granted, call)}
     return {
         "allowed": record.allowed,
         "refused": record.refused,
@@ -163,8 +165,24 @@ def _network(record: Any) -> dict[str, Any]:
         "sent": record.sent,
         "received": record.received,
         "lost": record.lost,
-        "refusals": [{name: getattr(event, name) for name in names} for event in refusals[:MOST_REFUSALS]],
+        "complete": record.is_complete and max(len(record.refusals), len(record.granted)) <= MOST_CONTACTS,
+        **rows,
     }
+
+
+def _contacts(events: Sequence[NetworkEvent], call: Call | None) -> list[dict[str, Any]]:
+    """Return the first and the last of these destinations: no flood of others hides both."""
+    if len(events) > MOST_CONTACTS:
+        events = (*events[: MOST_CONTACTS // 2], *events[-MOST_CONTACTS // 2 :])
+    return [
+        {"kind": event.kind, "name": _host(event.name, call), "address": event.address, "port": event.port}
+        | {"protocol": event.protocol, "reason": event.reason, "sni": _host(event.sni, call)}
+        for event in events
+    ]
+
+
+def _host(name: str, call: Call | None) -> str:
+    return redacted(name if call is None else call.scrubbed(name))
 
 
 def left(story: Story) -> dict[str, Any]:
@@ -176,14 +194,14 @@ def left(story: Story) -> dict[str, Any]:
 def noted(event: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is said of another event: "explained", "code", "files" or "commit"."""
     if event == "explained":
-        hints = [{"kind": kind, "message": redacted(message)} for kind, message in facts["hints"]]
+        hints = [{"kind": kind, "message": redacted(message)} for kind, message in facts["hints"][:MOST_HINTS]]
         return {"ended": facts["ended"], "hints": hints}
     if event == "code":
         return {"pid": facts["pid"], "code": redacted(facts["code"])}
     if event == "files":
         paths = [redacted(os.fsdecode(path)) for path in facts["paths"][:MOST_CHANGES]]
-        error = facts["error"]
-        return {"tool": facts["tool"], "paths": paths, "error": None if error is None else _failure(error)}
+        told = {"tool": facts["tool"], "count": len(facts["paths"]), "paths": paths}
+        return told | {"error": None if facts["error"] is None else _failure(facts["error"])}
     changes = facts["changes"]
     rows = [
         {"kind": kind, "path": redacted(path)} | ({} if old is None else {"old_path": redacted(old)})

@@ -27,14 +27,14 @@ def _object(needed: dict[str, Any], more: dict[str, Any] | None = None) -> dict[
 _CALLER = _object({"host": _TEXT, "pid": _COUNT, "uid": _COUNT, "euid": _COUNT, "gid": _COUNT})
 _POLICY = _object(
     {
-        "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}( \\[...\\])?$"},
+        "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
         "base": {"enum": ["workspace", "host", "layers"]},
-        "workdir": _TEXT_OR_NONE,
-        "write": _TEXTS,
-        "network": {"type": ["string", "array"], "items": _TEXT},
-        "limits": {"type": "object"},
         "require": _TEXT,
         "degrade": _TEXTS,
+        "limits": {"type": "object"},
+        "workdir": _TEXT_OR_NONE,
+        "network": {"type": ["string", "array"], "items": _TEXT},
+        "write": _TEXTS,
     }
 )
 _USAGE = _object(
@@ -47,7 +47,7 @@ _USAGE = _object(
         "complete": {"type": "boolean"},
     }
 )
-_REFUSAL = _object(
+_CONTACT = _object(
     {
         "kind": _TEXT,
         "name": _TEXT,
@@ -58,9 +58,10 @@ _REFUSAL = _object(
         "sni": _TEXT,
     }
 )
+_CONTACTS: dict[str, Any] = {"type": "array", "items": _CONTACT}
 _NETWORK = _object(
     dict.fromkeys(("allowed", "refused", "failed", "sent", "received", "lost"), _COUNT)
-    | {"refusals": {"type": "array", "items": _REFUSAL}}
+    | {"complete": {"type": "boolean"}, "refusals": _CONTACTS, "granted": _CONTACTS}
 )
 _COMMAND: dict[str, Any] = {"kind": {"enum": [*_KINDS]}, "program": _TEXT, "argv": _TEXTS, "cwd": _TEXT_OR_NONE}
 _MORE: dict[str, Any] = {"code": _TEXT, "policy": _POLICY, "backend": _TEXT}
@@ -99,7 +100,7 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "code": ({"pid": _PID, "code": _TEXT}, {}),
-    "files": ({"tool": _TEXT, "paths": _TEXTS, "error": {"anyOf": [_ERROR, {"type": "null"}]}}, {}),
+    "files": ({"tool": _TEXT, "count": _COUNT, "paths": _TEXTS, "error": {"anyOf": [_ERROR, {"type": "null"}]}}, {}),
     "commit": ({"workspace": _TEXT, "count": _COUNT, "changes": {"type": "array", "items": _CHANGE}}, {}),
 }
 

@@ -1,13 +1,15 @@
 """Where records go: handlers of the standard library's logging, a file of ours among them.
 
 Several processes may append to one file, and so may forked copies of one. Each record is one write(2) to a file that is
-open for appending, which Linux doesn't mix with another on a local file system. A process that rotates the file holds a
-lock on it (flock(2)) meanwhile; nobody waits for that lock. A process whose file was rotated by another opens the new
-one before its next record.
+open for appending, which Linux doesn't mix with another on a local file system. A process that writes holds a shared
+lock on the file (flock(2)), and one that rotates it an exclusive one; nobody waits for that. A process whose file was
+rotated by another opens the new one before its next record. A line without an end is being written as long as anybody
+holds a lock, and else it is torn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -29,18 +31,26 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 _LOOSE = stat.S_IWGRP | stat.S_IWOTH
+_PATIENCE = 500  # milliseconds, with a writer that has begun a line
+_REPLACED = ("emit", "handleError")  # methods of a handler
+# Attributes of a record: which sinks got it, and which failed, by their ids: some handlers pickle records.
+_REACHED, _PROBLEMS = "audit_reached", "audit_problems"
 
 
 class AuditError(NsboxError):
-    """A record that is required can't be written. place: where it was to go. problem: why it can't be."""
+    """A record that is required can't be written.
 
-    def __init__(self, place: str, problem: str) -> None:
+    place: where it was to go. problem: why it can't be. returncode: of the command, if it has ended; else None.
+    """
+
+    def __init__(self, place: str, problem: str, returncode: int | None = None) -> None:
         """Make the exception; the parameters become attributes."""
-        super().__init__(place, problem)
-        self.place, self.problem = place, problem
+        super().__init__(place, problem, returncode)
+        self.place, self.problem, self.returncode = place, problem, returncode
 
     def __str__(self) -> str:
-        return f"audit record for {shown(self.place)}: {self.problem}"
+        ended = "" if self.returncode is None else f" (the command has ended, with status {self.returncode})"
+        return f"audit record for {shown(self.place)}: {self.problem}{ended}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -65,6 +75,8 @@ class AuditFile(RotatingFileHandler):
         """Open the file. Raises OSError, also for a file that others could write to or replace."""
         super().__init__(path, maxBytes=max_bytes, backupCount=backups, encoding="ascii", delay=True)
         self._fd, self._sync = -1, sync
+        self._opened: os.stat_result | None = None  # the file that _fd was opened for
+        self._pid = 0  # the process that opened it: a forked copy needs a lock of its own
         self._open_file()
 
     def _open_file(self) -> None:
@@ -72,14 +84,18 @@ class AuditFile(RotatingFileHandler):
         fd = os.open(self.baseFilename, _FLAGS, 0o600)
         try:
             _check(fd, self.baseFilename)
+            opened = os.fstat(fd)
         except BaseException:
             os.close(fd)
             raise
-        self._fd = fd
+        self._close_file()  # of a signal handler that came in between
+        self._fd, self._opened, self._pid = fd, opened, os.getpid()
 
     def _close_file(self) -> None:
-        fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
+        """Close the file, unless other code has, as daemons do: another file may have the number now."""
+        fd, opened = getattr(self, "_fd", -1), getattr(self, "_opened", None)
+        self._fd, self._opened = -1, None
+        if fd >= 0 and opened is not None and _is_still(fd, opened):
             os.close(fd)
 
     def close(self) -> None:
@@ -99,12 +115,19 @@ class AuditFile(RotatingFileHandler):
         if not self._is_current():
             self._open_file()
         size = os.fstat(self._fd).st_size
-        if self.maxBytes > 0 and size and size + len(data) > self.maxBytes and self._rotated():
+        full = size + len(data)
+        if self.maxBytes > 0 and size and full > self.maxBytes and self._rotated(is_late=full > 2 * self.maxBytes):
             self._open_file()
             size = os.fstat(self._fd).st_size
         if size and self._is_torn(size):
             data = b"\n" + data
-        written = os.write(self._fd, data)
+        with contextlib.suppress(OSError):  # somebody rotates it; or the file system has no locks
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        try:
+            written = os.write(self._fd, data)
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written", self.baseFilename)
         if self._sync:
@@ -112,35 +135,78 @@ class AuditFile(RotatingFileHandler):
 
     def _is_torn(self, size: int) -> bool:
         """Return whether the last line has no end, and isn't being written at this moment: the size grows by pages."""
-        for _ in range(10):
-            if os.pread(self._fd, 1, size - 1) == b"\n":
-                return False
-            time.sleep(0.001)
-            size = os.fstat(self._fd).st_size
-        return True
+        if self._has_end(size):
+            return False
+        lock = self._second()
+        if lock < 0:
+            return True
+        try:
+            for _ in range(_PATIENCE):
+                is_still = _is_locked(lock)  # then nobody writes
+                if self._has_end(os.fstat(self._fd).st_size):
+                    return False
+                if is_still:
+                    break
+                time.sleep(0.001)
+            return True
+        finally:
+            os.close(lock)
+
+    def _has_end(self, size: int) -> bool:
+        return size == 0 or os.pread(self._fd, 1, size - 1) == b"\n"
+
+    def _second(self) -> int:
+        """Return a second descriptor of the file by its name, for a lock; -1 if another process is renaming it."""
+        try:
+            return os.open(self.baseFilename, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return -1
 
     def _is_current(self) -> bool:
         """Return whether the open file still has its name."""
+        if self._fd < 0 or self._pid != os.getpid() or self._opened is None or not _is_still(self._fd, self._opened):
+            return False
         try:
-            return self._fd >= 0 and os.path.samestat(os.lstat(self.baseFilename), os.fstat(self._fd))
+            return os.path.samestat(os.lstat(self.baseFilename), self._opened)
         except FileNotFoundError:
             return False
 
-    def _rotated(self) -> bool:
-        """Rename the file and its backups; return False if another process is doing that."""
-        lock = os.open(self.baseFilename, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)  # of a forked copy's own
-        try:  # if another process has the lock, this record still goes to the file as it is
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _rotated(self, *, is_late: bool) -> bool:
+        """Rename the file and its backups; return False if another process writes to it, or is doing that.
+
+        is_late: don't mind. Whoever can read the file can lock it, and must not be able to make it grow for ever.
+        """
+        lock = self._second()
+        if lock < 0:
+            return True
+        try:
+            if not _is_locked(lock) and not is_late:
+                return False
             if os.path.samestat(os.fstat(lock), os.fstat(self._fd)) and self._is_current():
                 for number in range(self.backupCount, 0, -1):
                     source = self.baseFilename + (f".{number - 1}" if number > 1 else "")
                     if os.path.lexists(source):
                         os.rename(source, f"{self.baseFilename}.{number}")
             return True
-        except BlockingIOError:
-            return False
         finally:
             os.close(lock)
+
+
+def _is_locked(fd: int) -> bool:
+    """Get the exclusive lock; return False if another has a lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still(fd: int, opened: os.stat_result) -> bool:
+    """Return whether a descriptor is open for the same file as before."""
+    try:
+        return os.path.samestat(os.fstat(fd), opened)
+    except OSError:
+        return False
 
 
 def _check(fd: int, path: str) -> None:
@@ -172,32 +238,53 @@ class Sink:
         path = getattr(handler, "baseFilename", None)
         self.path: str | None = path if isinstance(path, str) else None
         self.lost = 0
+        self._before = handler.formatter, {name: vars(handler)[name] for name in _REPLACED if name in vars(handler)}
         handler.setFormatter(JsonFormatter())
         handler.handleError = self._failed  # type: ignore[method-assign]
         self._emit = handler.emit
         handler.emit = self._guarded  # type: ignore[method-assign]
+
+    def release(self) -> None:
+        """Give the handler back as it was: it may be the program's own."""
+        formatter, methods = self._before
+        self.handler.setFormatter(formatter)
+        for name in _REPLACED:
+            vars(self.handler).pop(name, None)
+        vars(self.handler).update(methods)
 
     @property
     def place(self) -> str:
         """Where records go, for messages."""
         return self.path or type(self.handler).__name__
 
+    def has(self, record: logging.LogRecord) -> bool:
+        """Return whether the handler got a record, which a filter or a level could have kept from it."""
+        return id(self) in vars(record).get(_REACHED, ())
+
+    def problem(self, record: logging.LogRecord) -> str:
+        """Return why a record couldn't be written; "" if it was."""
+        problems: dict[int, str] = vars(record).get(_PROBLEMS, {})
+        return problems.get(id(self), "")
+
     def _guarded(self, record: logging.LogRecord) -> None:
         """Emit a record. Handlers that raise, instead of reporting what they can't do, break nothing."""
+        vars(record).setdefault(_REACHED, []).append(id(self))
         try:
             self._emit(record)
-        except AuditError:
-            raise
         except Exception:
             self._failed(record)
 
     def _failed(self, record: logging.LogRecord) -> None:
+        """Count a loss. It is the trail that raises, when all handlers have had the record."""
         error = sys.exception()
         problem = f"{type(error).__name__}: {error}" if error is not None else "it failed"
-        if self.is_required:
-            raise AuditError(self.place, problem)
+        vars(record).setdefault(_PROBLEMS, {})[id(self)] = problem
+        self.lose(problem)
+
+    def lose(self, problem: str) -> None:
+        """Note that a record is lost. The first loss is logged, unless records are required: then an error says so."""
         self.lost += 1
-        if self.lost == 1:
+        if self.lost == 1 and not self.is_required:
             logger.error("audit records are lost, %s can't be written: %s", shown(self.place), problem)
 
 

@@ -45,7 +45,9 @@ class Trail:
     # ---- its sinks
 
     def attach(self, handler: logging.Handler, *, is_required: bool) -> None:
-        """Send records to a handler from now on."""
+        """Send records to a handler from now on. Raises ValueError for one that gets them already."""
+        if any(sink.handler is handler for sink in self._sinks):
+            raise ValueError(f"the handler {handler!r:.200} gets records already")
         log = logging.getLogger(NAME)
         log.propagate = False
         log.setLevel(logging.INFO)
@@ -63,6 +65,7 @@ class Trail:
         with contextlib.ExitStack() as stack:
             for sink in sinks:
                 log.removeHandler(sink.handler)
+                stack.callback(sink.release)
                 stack.callback(sink.handler.close)
 
     @property
@@ -89,9 +92,12 @@ class Trail:
         self._write_late("refused", story.id, record.refused(story, error))
 
     def ended(self, story: Story) -> None:
-        """Write how a command has ended. Raises AuditError."""
-        self._write("end", story.id, record.end(story))
+        """Write how a command has ended. Raises AuditError, which says how."""
         self._open.pop(story.id, None)
+        try:
+            self._write("end", story.id, record.end(story))
+        except AuditError as error:
+            raise AuditError(error.place, error.problem, story.popen.returncode) from None
 
     def note(self, event: str, id: str, facts: Mapping[str, Any]) -> None:
         """Write another event. Raises AuditError for code that is about to run, and for a call of a file tool."""
@@ -106,13 +112,29 @@ class Trail:
     # ---- writing
 
     def _write(self, event: str, id: str, facts: dict[str, Any]) -> None:
+        """Hand a record to all handlers. Then raise AuditError if one that must have it hasn't."""
+        if not (sinks := self._sinks):
+            return
         log = logging.getLogger(NAME)
         log.disabled = False  # by a configuration that disables all loggers which it doesn't name
-        for sink in self._sinks:
-            if sink.is_required and sink.handler not in log.handlers:
-                raise AuditError(sink.place, f"its handler was removed from the logger {NAME}")
         level, more = _HOW.get(event, logging.INFO), {"audit": self._writer.head(event, id) | facts}
-        log.handle(log.makeRecord(NAME, level, "nsbox", 0, "%s %s", (event, id or "-"), None, extra=more))
+        told = log.makeRecord(NAME, level, "nsbox", 0, "%s %s", (event, id or "-"), None, extra=more)
+        log.handle(told)
+        for sink in sinks:
+            if sink.is_required and sink in self._sinks and (problem := self._problem(log, sink, told)):
+                raise AuditError(sink.place, problem)
+
+    @staticmethod
+    def _problem(log: logging.Logger, sink: Sink, told: logging.LogRecord) -> str:
+        """Return why a record isn't where it must be; "" if it is."""
+        if sink.has(told):
+            return sink.problem(told)
+        if sink.handler not in log.handlers:
+            problem = f"its handler was removed from the logger {NAME}"
+        else:
+            problem = "a filter or a level keeps records from it"
+        sink.lose(problem)
+        return problem
 
     def _write_late(self, event: str, id: str, facts: dict[str, Any]) -> None:
         """Write what has happened already: there is nothing left to refuse."""

@@ -41,6 +41,15 @@ def printable(text: str) -> str:
     return "".join(char if _is_seen(char) else c_quoted(char)[1:-1] for char in text)
 
 
+def encodable(text: str) -> str:
+    """Return a text that os.fsencode() takes: surrogates that stand for no byte become escapes."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
 class _Visible(dict[int, "int | str"]):
     def __missing__(self, code: int) -> int | str:
         char = chr(code)

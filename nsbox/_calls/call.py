@@ -190,8 +190,7 @@ class Call:
         if not observers.listen():
             yield
             return
-        scrub = None if self._scrubber is None else self._scrubber.scrub
-        self._told = observers.Call(self._args, scrub)
+        self._told = observers.Call(self._args, self._scrubber)
         token = observers.call.set(self._told)
         try:
             yield
@@ -274,7 +273,7 @@ class Call:
         if self._explain is not None:
             why = self._explain(why, status, (stdout, stderr))
         if self._told is not None and (why or ending is not None):
-            hints_of = [(hint.kind, hint.message) for hint in why]
+            hints_of = [(hint.kind, self._told.scrubbed(hint.message)) for hint in why]
             observers.note("explained", self._told.id, hints=hints_of, ended=None if ending is None else ending.cause)
         return ToolResult(
             args=self._args,

@@ -247,7 +247,7 @@ class Scrubber:
         if isinstance(secrets, str | bytes) or hasattr(secrets, "reveal"):
             raise TypeError("secrets: is one, must be a list or another iterable of them")
         values = {value_of(secret, f"secret {number}") for number, secret in enumerate(secrets, 1)}
-        self._count = len(values)
+        self._values = values
         every = {form for value in values for form in forms(value)}
         plain = {form for value in values for form in plain_forms(value)}
         broken = {form for value in values for form in broken_forms(value)}
@@ -281,9 +281,13 @@ class Scrubber:
     def another(self) -> Scrubber:
         """Return a Scrubber of the same secrets for another stream, such as stderr beside stdout."""
         other = object.__new__(Scrubber)
-        other._count, other.mask, other._made = self._count, self.mask, self._made
+        other._values, other.mask, other._made = self._values, self.mask, self._made
         other._stream = other._kind = None
         return other
+
+    def lowered(self) -> Scrubber:
+        """Return a Scrubber of the same secrets in lower case, as names of hosts have them."""
+        return Scrubber({value.lower() for value in self._values})
 
     def _new(self, data: object) -> _Stream[Any]:
         kind = str if isinstance(data, str) else bytes if isinstance(data, bytes) else None
@@ -301,7 +305,7 @@ class Scrubber:
         return self._stream
 
     def __repr__(self) -> str:
-        return f"<nsbox.leaks.Scrubber of {self._count} secrets>"
+        return f"<nsbox.leaks.Scrubber of {len(self._values)} secrets>"
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError(

@@ -55,13 +55,13 @@ def _made() -> Logger:
 def debug(text: str, *values: object) -> None:
     """Log what happens in detail: the start and the end of each command."""
     if listens(DEBUG):
-        _made().debug(text, *values, stacklevel=2)
+        _log(DEBUG, text, values)
 
 
 def info(text: str, *values: object) -> None:
     """Log what is made or ended besides commands, such as a warm interpreter."""
     if listens(INFO):
-        _made().info(text, *values, stacklevel=2)
+        _log(INFO, text, values)
 
 
 def warning(text: str, *values: object, is_shown: bool = False) -> None:
@@ -69,7 +69,7 @@ def warning(text: str, *values: object, is_shown: bool = False) -> None:
     if is_shown or _shown <= WARNING:
         _show(WARNING, text, values)
     elif listens(WARNING):
-        _made().warning(text, *values, stacklevel=2)
+        _log(WARNING, text, values)
 
 
 def error(text: str, *values: object) -> None:
@@ -77,11 +77,24 @@ def error(text: str, *values: object) -> None:
     _show(ERROR, text, values)
 
 
+def _log(level: int, text: str, values: tuple[object, ...], depth: int = 3) -> None:
+    """Log it. A handler of the program's that raises breaks no command: its traceback goes to standard error."""
+    try:
+        _made().log(level, text, *values, stacklevel=depth)
+    except Exception:
+        import logging
+
+        if logging.raiseExceptions:
+            import traceback
+
+            traceback.print_exc()
+
+
 def _show(level: int, text: str, values: tuple[object, ...]) -> None:
     import logging
 
     logger = _made()
-    logger.log(level, text, *values, stacklevel=3)
+    _log(level, text, values, depth=4)
     if logging.lastResort is not None and not logger.disabled and logger.isEnabledFor(level) and not _has_handler():
         record = logger.makeRecord(NAME, level, "", 0, text, values, None)
         logging.lastResort.handle(record)

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Protocol
 
+    class Scrubber(Protocol):
+        """_leaks.scrub's."""
+
+        def scrub(self, text: str) -> str: ...
+        def lowered(self) -> Scrubber: ...
+
     class Story(Protocol):
         """_popen.story's: one command, as far as it is known."""
 
@@ -64,14 +70,23 @@ if TYPE_CHECKING:
 class Call:
     """What a tool call knows of its command.
 
-    shown: the line, words or code, as the caller gave them. scrub: masks the secrets that it was given; None: there are
+    shown: the line, words or code, as the caller gave them. scrubber: of the secrets that it was given; None: there are
     none. id: of the command, once it is told of.
     """
 
-    __slots__ = ("id", "scrub", "shown")
+    __slots__ = ("_scrubber", "id", "shown")
 
-    def __init__(self, shown: object, scrub: Callable[[str], str] | None) -> None:
-        self.shown, self.scrub, self.id = shown, scrub, ""
+    def __init__(self, shown: object, scrubber: Scrubber | None) -> None:
+        self.shown, self._scrubber, self.id = shown, scrubber, ""
+
+    @property
+    def scrub(self) -> Callable[[str], str] | None:
+        """Masks the secrets in a text; None: there are none."""
+        return None if self._scrubber is None else self._scrubber.scrub
+
+    def scrubbed(self, text: str) -> str:
+        """Return a text that may have names of hosts, without the secrets: names are in lower case."""
+        return text if self._scrubber is None else self._scrubber.lowered().scrub(self._scrubber.scrub(text))
 
 
 active: tuple[Observer, ...] = ()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         "limit",
         "asked",
         "upstream",
+        "unasked",
     ]
 
 SCHEMA = "nsbox.network/1"
@@ -48,6 +49,7 @@ REASONS: dict[int, Reason] = {
     9: "limit",
     10: "asked",
     11: "upstream",
+    12: "unasked",
 }
 _PROTOCOLS: tuple[Protocol, Protocol] = ("tcp", "udp")
 _MOST_PORT = 65535

@@ -128,6 +128,7 @@ def _sentence(network: Network, group: list[NetworkEvent], words: _Words) -> str
         "limit": _limit,
         "asked": _asked,
         "upstream": _upstream,
+        "unasked": _unanswered,
         "": _unanswered,
     }
     return tellers[group[0].reason](network, group, words)

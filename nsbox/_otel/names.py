@@ -43,9 +43,9 @@ ERRORS = {"exit": "exit", "signal": "signal", "timeout": "timeout", "limit": "li
 
 def executable(story: Story) -> str:
     """Return the name of a command's program, without its directory and without what isn't visible."""
-    from nsbox._base.display import printable
+    from nsbox._base.display import encodable, printable
 
-    return printable(os.path.basename(os.fsdecode(story.program)))[:256] or "unknown"
+    return printable(encodable(os.path.basename(os.fsdecode(story.program))))[:256] or "unknown"
 
 
 def exit_code(status: int) -> int:

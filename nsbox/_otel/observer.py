@@ -1,15 +1,18 @@
 """Hears of commands, and makes a span of each, and measurements.
 
-The span begins before the command starts, below the span that is current there. It ends with the command, in whatever
-thread notices that. So it is never the current span itself.
+The span begins before the command starts, below the span that is current there; if there is none, below the one that
+this program's own TRACEPARENT names. It ends with the command, in whatever thread notices that. So it is never the
+current span itself.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
+from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from nsbox._audit import policies, record
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nsbox._logs.observers import Story
+    from nsbox._policy.policy import Policy
 
 _SCOPE = "nsbox"
 _log = logging.getLogger(logger.NAME)
@@ -31,6 +35,7 @@ class Telemetry:
     def __init__(self, tracer_provider: Any, meter_provider: Any, version: str, *, args: bool) -> None:
         """Make the instruments. None: the provider that the program has set. args: whether spans have arguments."""
         self._args = args
+        self._callers = _callers_span()
         self._tracer = trace.get_tracer(_SCOPE, version, tracer_provider)
         meter = metrics.get_meter(_SCOPE, version, meter_provider)
         self._duration = meter.create_histogram(
@@ -89,17 +94,17 @@ class Telemetry:
             attributes[names.COMMAND_ARGS] = [
                 text.encode("utf-8", "replace").decode() for text in record.command(story)["argv"]
             ]
+        has_current = trace.get_current_span().get_span_context().is_valid
         span = self._tracer.start_span(
-            names.executable(story), kind=trace.SpanKind.CLIENT, attributes=attributes, start_time=story.began_ns
+            names.executable(story),
+            context=None if has_current else trace.set_span_in_context(self._callers),
+            kind=trace.SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=story.began_ns,
         )
         self._spans[story.id] = span
-        if story.policy is not None and names.VARIABLES[0] in story.policy.pass_env:
-            carrier: dict[str, str] = {}
-            TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
-            wanted = {name.upper(): value for name, value in carrier.items()}
-            story.environment |= {
-                name: wanted[name] for name in names.VARIABLES if name in story.policy.pass_env and name in wanted
-            }
+        if story.policy is not None:
+            story.environment |= _variables(span, story.policy)
 
     def _started(self, story: Story) -> None:
         self._spans[story.id].set_attribute(names.PID, story.pid)
@@ -138,6 +143,30 @@ class Telemetry:
     @staticmethod
     def _common(story: Story) -> dict[str, Any]:
         return {names.KIND: story.kind, names.BACKEND: story.plan.backend}
+
+
+def _callers_span() -> trace.Span:
+    """Return the span that started this program, as its environment names it; an invalid one if it names none."""
+    carrier = {name.lower(): os.environ[name] for name in names.VARIABLES if name in os.environ}
+    return trace.get_current_span(TraceContextTextMapPropagator().extract(carrier, Context()))
+
+
+def _variables(span: trace.Span, policy: Policy) -> dict[str, str]:
+    """Return the variables that name a span, as far as the command is to have them.
+
+    An inherited one would name this program's caller. A TRACESTATE belongs to one trace, so another one's is emptied.
+    """
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
+    parent, state = names.VARIABLES
+    if parent.lower() not in carrier or not _passes(policy, parent):
+        return {}
+    told = {parent: carrier[parent.lower()]}
+    return told | {state: carrier.get(state.lower(), "")} if _passes(policy, state) else told
+
+
+def _passes(policy: Policy, name: str) -> bool:
+    return name in policy.pass_env or (policy.inherit_env and name in os.environ)
 
 
 def _guarded(call: Callable[..., None], *values: Any) -> None:

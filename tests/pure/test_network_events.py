@@ -94,7 +94,7 @@ def test_lookup_and_udp() -> None:
         packet(verdict=0),
         packet(verdict=1, kind=wire.ASK),
         packet(verdict=4),
-        packet(reason=12),
+        packet(reason=13),
         packet(protocol=2),
         packet(port=65536),
         packet(family=5),
@@ -206,6 +206,42 @@ def test_log_is_bounded() -> None:
     assert len(record.events) == MOST_EVENTS
     assert (record.events[0].name, record.events[-1].name) == ("n7.example", f"n{MOST_EVENTS + 6}.example")
     assert record.refused == MOST_EVENTS + 7
+
+
+def names(events: tuple[NetworkEvent, ...]) -> list[str]:
+    return [event.name for event in events]
+
+
+def test_destinations() -> None:
+    """Of many refused destinations a record has the first and the last hundred, each once, and says if that isn't all."""
+    log = NetworkLog()
+    for number in range(200):
+        for _ in range(2):
+            log.add(event("refused", "not-listed", f"n{number}.example"))
+    every = [f"n{number}.example" for number in range(200)]
+    assert names(log.record().refusals) == every and log.record().is_complete
+    mark = log.mark()
+    log.add(event("refused", "not-listed", "n0.example"))
+    log.add(event("refused", "denied", "n0.example"))
+    assert names(log.record().refusals) == every[:100] + every[101:] + ["n0.example"] and not log.record().is_complete
+    assert names(log.record(mark).refusals) == ["n0.example"] * 2 and log.record(mark).is_complete
+    assert log.record(log.mark()).refusals == ()
+
+
+def test_granted() -> None:
+    """What was allowed after a question is there from the answer on; its connection is the same destination."""
+    log = NetworkLog()
+    question = NetworkEvent(1.0, 7, "connect", "a.example", 443, "tcp", "", "refused", "not-listed")
+    log.grant(question)
+    (granted,) = log.record().granted
+    assert (granted.name, granted.verdict, granted.reason) == ("a.example", "allowed", "asked")
+    assert log.record().refusals == log.record().events == () and log.record().tally == ()
+    mark = log.mark()
+    assert log.record(mark).granted == ()
+    log.add(event("allowed", "asked", "a.example", 443, address="192.0.2.1"))
+    log.add(event("allowed", "", "b.example", 443))
+    log.add(event("allowed", "unasked", "c.example", 0, kind="dns"))
+    assert names(log.record(mark).granted) == names(log.record().granted) == ["a.example"]
 
 
 @pytest.mark.parametrize("before", [0, 1, 5, MOST_EVENTS - 1, MOST_EVENTS, MOST_EVENTS + 5])

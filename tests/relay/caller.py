@@ -17,7 +17,7 @@ KINDS = {1: "dns", 2: "connect", 3: "close", 4: "datagram", 5: "publish"}
 VERDICTS = {0: "", 1: "allowed", 2: "refused", 3: "failed"}
 REASONS = (
     *("", "not-listed", "denied", "address", "own-address", "sni", "no-tls", "ech", "port-taken", "limit", "asked"),
-    "upstream",
+    *("upstream", "unasked"),
 )
 
 

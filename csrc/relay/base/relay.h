@@ -25,6 +25,7 @@ enum {
     MOST_NAMES = 16384,
     MOST_NAMES_OF_ONE = 4096,
     MOST_FLOWS = 256,
+    MOST_TOLD = 16, /* destinations of refused datagrams */
     MOST_LISTENERS = 64,
     MOST_SPARES = 8,
     FIRST_SPARES = 2, /* most sandboxes need no more */
@@ -74,14 +75,24 @@ struct listener {
 
 struct connection;
 
+/* A destination whose refused datagrams were reported in that second: a flood makes few reports. */
+struct told_udp {
+    uint32_t address;
+    uint16_t port;
+    int64_t second;
+};
+
 /* A sandbox, from the message that announces it to the end of its first process. */
 struct sandbox {
     uint64_t id, serial; /* serial: counts sandboxes, from 1 */
     int user_namespace, net_namespace;
     struct source end;     /* its first process */
     struct source tap;     /* sees each SYN */
-    struct source udp_tap; /* sees each datagram, if any may be allowed */
-    int out;               /* sends packets of ours */
+    struct source udp_tap; /* sees each datagram */
+    int refuses_udp;       /* we answer those that are refused; else the kernel does (netlink.c) */
+    struct told_udp told_udp[MOST_TOLD];
+    unsigned n_told_udp;
+    int out; /* sends packets of ours */
     struct source dns_udp, dns_tcp;
     int spares[MOST_SPARES], n_spares;
     struct listener listeners[MOST_LISTENERS];

@@ -222,21 +222,36 @@ static void pass(struct flow *flow, const uint8_t *bytes, size_t size)
         send(flow->source.fd, bytes, size, 0);
 }
 
+/* Was it reported in this second that datagrams to this destination are refused? From now on it is. */
+static int is_told_of(struct sandbox *sandbox, const struct path *path)
+{
+    int64_t second = now() / SECOND;
+    for (int i = 0; i < MOST_TOLD; i++) {
+        struct told_udp *told = &sandbox->told_udp[i];
+        if (told->address == path->target && told->port == path->port && told->second == second)
+            return 1;
+    }
+    sandbox->told_udp[sandbox->n_told_udp++ % MOST_TOLD] = (struct told_udp){path->target, path->port, second};
+    return 0;
+}
+
 static void refuse_datagram(struct sandbox *sandbox, const struct path *path, const struct name *name, size_t size,
                             uint32_t reason, int error)
 {
     const union address to = address_of(path->target);
-    tell(&(struct event){.sandbox = sandbox,
-                         .what = NSBOX_NET_DATAGRAM,
-                         .verdict = reason == NSBOX_NET_UPSTREAM ? NSBOX_NET_FAILED : NSBOX_NET_REFUSED,
-                         .reason = reason,
-                         .error = error,
-                         .protocol = PROTOCOL_UDP,
-                         .port = path->port,
-                         .target = name ? NULL : &to,
-                         .name = name ? name->text : NULL});
-    datagram_refuse(sandbox, path, size,
-                    error); /* do this last, so that a caller that sees what the client sees has the event */
+    if (!is_told_of(sandbox, path))
+        tell(&(struct event){.sandbox = sandbox,
+                             .what = NSBOX_NET_DATAGRAM,
+                             .verdict = reason == NSBOX_NET_UPSTREAM ? NSBOX_NET_FAILED : NSBOX_NET_REFUSED,
+                             .reason = reason,
+                             .error = error,
+                             .protocol = PROTOCOL_UDP,
+                             .port = path->port,
+                             .target = name ? NULL : &to,
+                             .name = name ? name->text : NULL});
+    if (sandbox->refuses_udp)
+        datagram_refuse(sandbox, path, size,
+                        error); /* do this last, so that a caller that sees what the client sees has the event */
 }
 
 /* Begin a flow with its first datagram. */

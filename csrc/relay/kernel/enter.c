@@ -59,9 +59,10 @@ static int make_tap(struct visit *v)
     return fd < 0 ? fd : set_tap(&v->sandbox->tap, fd, filter_tap(fd, v->sandbox));
 }
 
+/* Make the tap that sees each datagram, also if none is allowed: those that are refused are reported. */
 static int make_udp_tap(struct visit *v)
 {
-    int is_needed = v->rules->has_udp && v->sandbox->udp_tap.fd < 0, fd = is_needed ? raw_socket(IPPROTO_UDP) : 0;
+    int fd = v->sandbox->udp_tap.fd < 0 ? raw_socket(IPPROTO_UDP) : 0;
     return fd <= 0 ? fd : set_tap(&v->sandbox->udp_tap, fd, filter_udp_tap(fd));
 }
 
@@ -185,6 +186,7 @@ static int make_all(struct visit *v, const struct step *steps, size_t n)
 
 static int make_routes(struct visit *v)
 {
+    v->sandbox->refuses_udp |= v->rules->has_udp;
     return v->old ? netlink_update(v->old, v->rules) : netlink_set_up(v->rules);
 }
 

@@ -132,7 +132,7 @@ static void answer_unasked(struct sandbox *sandbox, const struct dns_question *q
 {
     struct name *name = known(sandbox, question->name);
     tell_question(sandbox, question->name, name ? NSBOX_NET_ALLOWED : NSBOX_NET_REFUSED,
-                  name ? NSBOX_NET_ASKED : NSBOX_NET_LIMIT);
+                  name ? NSBOX_NET_UNASKED : NSBOX_NET_LIMIT);
     answer->code = name ? DNS_NOERROR : DNS_SERVFAIL;
     if (!name || question->type != DNS_A)
         return;

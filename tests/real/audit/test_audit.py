@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -84,6 +85,18 @@ def test_refusals(policy: Policy, log: Path, tmp_path: Path) -> None:
         nsbox.run(["true"], policy=policy, cwd=tmp_path / "other")
     refused = [record for record in records(log) if record["event"] == "refused"]
     assert [record["error"]["type"] for record in refused] == ["FileNotFoundError", "nsbox.AccessError"]
+
+
+@pytest.mark.parametrize("word", ["\ud800", "a\0b", b"\xff\0", "x" * 200_000, ""])
+def test_what_can_not_be_executed(word: str | bytes, policy: Policy, log: Path) -> None:
+    """A command that no system could start has its record, as a program and as an argument."""
+    nsbox.audit.to_file(log)
+    for argv in ([word], ["true", word]):
+        with contextlib.suppress(OSError, ValueError):
+            nsbox.run(argv, policy=policy)
+    kinds = events(log)
+    assert kinds[-1] == ("end" if word == "" else "refused") and set(kinds) <= {"start", "refused", "end"}
+    assert len([kind for kind in kinds if kind != "start"]) == 2
 
 
 def test_nothing_forges_a_record(policy: Policy, log: Path) -> None:
@@ -315,6 +328,26 @@ def test_command_line(policy: Policy, log: Path) -> None:
     inside = subprocess.run([*base, "own.jsonl", "--", "touch", "ran"], cwd=policy.workdir, capture_output=True)
     assert inside.returncode != 0 and b"could change records" in inside.stderr
     assert not Path(policy.workdir, "ran").exists()
+
+
+def test_command_line_without_room(policy: Policy, log: Path) -> None:
+    """If there is room for the start alone, the command runs, and what is printed tells how it ended."""
+    assert policy.workdir is not None
+    size, most = len(recorded(policy, log)[0]), 1 << 20
+    log.write_bytes(b"x" * (most - size - 200) + b"\n")
+    code = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most})); "
+    code += "from nsbox._cli import main; sys.exit(main())"
+    command = [sys.executable, "-P", "-c", code, "run", "--audit", log, "--", "sh", "-c", "echo out; exit 5"]
+    done = subprocess.run(command, cwd=policy.workdir, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (125, "out\n")
+    assert "with status 5" in done.stderr
+
+
+def recorded(policy: Policy, log: Path) -> list[bytes]:
+    """Return the lines of nsbox run's records."""
+    command = [sys.executable, "-P", "-m", "nsbox", "run", "--audit", log, "--", "sh", "-c", "echo out; exit 5"]
+    subprocess.run(command, cwd=policy.workdir, stdout=subprocess.DEVNULL)
+    return log.read_bytes().splitlines(keepends=True)
 
 
 def test_command_line_of_code(policy: Policy, log: Path) -> None:
