@@ -87,25 +87,41 @@ static bool is_kernel_root(uint32_t euid)
     return sys_statx(AT_FDCWD, setting, 0, STATX_UID, &st) < 0 ? euid == 0 : st.stx_uid == euid;
 }
 
-bool caller_ask(struct program *p)
+static bool has_proc(const struct program *p)
+{
+    for (uint64_t i = 0; i < p->line.n_ops; i++)
+        if (p->line.ops[i].what == NSBOX_BWRAP_PROC)
+            return true;
+    return false;
+}
+
+bool caller_is_filtered(struct program *p)
+{
+    return *row(file_text(p, "/proc/self/status", NULL), "Seccomp:") == '2';
+}
+
+/* Most command lines of ordinary users depend on the ids alone. */
+void caller_ask(struct program *p)
 {
     struct caller *c = &p->caller;
+    c->euid = sys_geteuid();
+    c->egid = sys_getegid();
+    c->is_kernel_root = has_proc(p) && is_kernel_root(c->euid);
+    if (c->euid && !p->line.n_caps)
+        return;
     const char *status = file_text(p, "/proc/self/status", NULL);
     const char *last = file_text(p, "/proc/sys/kernel/cap_last_cap", NULL);
     uint32_t number = 0;
-    c->euid = sys_geteuid();
-    c->egid = sys_getegid();
     c->effective = hexadecimal_after(row(status, "CapEff:"));
     c->inheritable = hexadecimal_after(row(status, "CapInh:"));
     c->bounding = hexadecimal_after(row(status, "CapBnd:"));
-    c->is_filtered = *row(status, "Seccomp:") == '2';
     for (; last && *last >= '0' && *last <= '9' && number < 64; last++)
         number = number * 10 + (uint32_t)(*last - '0');
     if (number == 0 || number > 62)
         number = CAP_LAST;
     c->known = (1ULL << (number + 1)) - 1;
-    c->is_kernel_root = is_kernel_root(c->euid);
-    c->uid_map = file_text(p, "/proc/self/uid_map", NULL);
-    c->gid_map = file_text(p, "/proc/self/gid_map", NULL);
-    return true;
+    if (c->euid == 0) {
+        c->uid_map = file_text(p, "/proc/self/uid_map", NULL);
+        c->gid_map = file_text(p, "/proc/self/gid_map", NULL);
+    }
 }

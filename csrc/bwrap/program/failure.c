@@ -232,7 +232,7 @@ static const char *no_userns(struct program *p, uint32_t step, int error)
         return "this process isn't dumpable (prctl(2)), so it can't write the maps of its children";
     if (step == NSBOX_STEP_UID_MAP && p->caller.euid == 0)
         return "uid 0 can only be mapped with CAP_SETFCAP (Linux 5.12): in a sandbox, run as another uid";
-    if (p->caller.is_filtered)
+    if (caller_is_filtered(p))
         return "this process runs behind a seccomp filter, which refuses user namespaces: in a container, "
                "--security-opt seccomp=unconfined or a filter that allows them";
     return "user namespaces are refused here; `nsbox doctor` may know more";

@@ -97,8 +97,8 @@ static bool prepare(struct program *p)
     nsbox_request *r = &p->request;
     if (p->line.text[NSBOX_BWRAP_EXEC_LABEL] || p->line.text[NSBOX_BWRAP_FILE_LABEL])
         return FAIL(p, "labeling not supported on this system");
-    if (!check_open(p) || !caller_ask(p) || !plan_steps(p) || !plan_encode(p) || !request_isolation(p) ||
-        !request_command(p))
+    caller_ask(p);
+    if (!check_open(p) || !plan_steps(p) || !plan_encode(p) || !request_isolation(p) || !request_command(p))
         return false;
     uint64_t arena = nsbox_arena_size((uint32_t)p->steps.n);
     /* The children write to it, and a fork mustn't make its pages copy-on-write. */
@@ -114,6 +114,18 @@ static bool prepare(struct program *p)
     return true;
 }
 
+/* Keeps what waiting needs: a signal for a command that has changed its user. Without a pid namespace of its own, the
+ * command sees this process, and has its user: it must not trace it, nor read its environment (ptrace(2)). */
+static void drop_privileges(const struct program *p)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2] = {{0}, {0}};
+    sys_prctl(PR_SET_DUMPABLE, 0, 0);
+    sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
+    data[0].effective = data[0].permitted = (uint32_t)p->caller.effective & 1u << CAP_KILL;
+    sys_capset(&head, data);
+}
+
 static int run(struct program *p)
 {
     nsbox_result *result;
@@ -126,6 +138,7 @@ static int run(struct program *p)
     if (watched && !watch_begin(p))
         return FAILED;
     nsbox_spawn(&p->request);
+    drop_privileges(p);
     bool is_well = !watched || watch_started(p);
     if (result->error && caught())
         die_of(caught());

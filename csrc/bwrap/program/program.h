@@ -17,7 +17,6 @@ struct caller {
     uint64_t known;                            /* all that the kernel has */
     const char *uid_map, *gid_map;             /* of its user namespace */
     bool is_kernel_root;                       /* it may write to /proc/sys */
-    bool is_filtered;                          /* it runs behind a seccomp filter */
 };
 
 /* An op of the plan, for messages and for encoding. code, flags and the rest: nsbox_op's. */
@@ -59,7 +58,9 @@ void die_of(int number);
 /* ---- the way from the line to a request: each returns false if it has failed */
 
 /* caller.c */
-bool caller_ask(struct program *p);
+void caller_ask(struct program *p);
+/* Does it run behind a seccomp filter? */
+bool caller_is_filtered(struct program *p);
 uint64_t hexadecimal_after(const char *text);
 /* Returns all of a file, with a NUL behind; NULL if it can't be read. */
 char *file_text(struct program *p, const char *path, uint64_t *len);

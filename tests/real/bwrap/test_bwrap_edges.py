@@ -173,3 +173,31 @@ def test_signals_that_the_caller_ignores(bwrap: str, is_ignored: bool) -> None:
     mask = int(subprocess.run(line, check=True, **options).stdout.split()[1], 16)  # type: ignore[call-overload]
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
         assert bool(mask >> number - 1 & 1) is is_ignored
+
+
+def test_what_the_command_can_read_of_the_program(bwrap: str) -> None:
+    """In the caller's pid namespace it sees the program, but neither the environment nor the memory that it waits with."""
+    line = [
+        bwrap,
+        *SHARED,
+        "--clearenv",
+        "sh",
+        "-c",
+        "cat /proc/$PPID/environ /proc/$PPID/maps; tr '\\0' ' ' </proc/$PPID/cmdline",
+    ]
+    done = subprocess.run(
+        line, env={"PATH": "/usr/bin:/bin", "SECRET": "sesame"}, capture_output=True, text=True, check=False
+    )
+    assert "sesame" not in done.stdout and "heap" not in done.stdout and "stack" not in done.stdout
+    assert "--clearenv" in done.stdout  # as ps(1) shows it
+    assert done.stderr.count("Permission denied") == 2
+
+
+def test_what_the_program_keeps_while_it_waits(bwrap: str) -> None:
+    """No capability except the one for signals, and no way to more."""
+    script = "grep -E 'Cap(Prm|Eff)|NoNewPrivs' /proc/$PPID/status"
+    done = subprocess.run([bwrap, *SHARED, "sh", "-c", script], capture_output=True, text=True, check=True)
+    kept = 1 << 5 if os.geteuid() == 0 else 0
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [int(value, 16) for _, value in rows[:2]] == [kept, kept]
+    assert rows[2] == ["NoNewPrivs:", "1"]
