@@ -29,13 +29,14 @@ def quick_of(tmp_path: Path, *, is_root: bool) -> quick.Quick:
     table = tmp_path / "quick.toml"
     table.write_text(
         '[users]\nroot = ["pure", "real/a.py", "real/b.py::test_one", "real/c.py::test_c[*-0]"]\nuser = ["proxy"]\n'
+        'neither = ["proxy/y.py::test_y[1]"]\n'
     )
     return quick.Quick("users", table, is_root=is_root)
 
 
 @pytest.mark.parametrize("kind", quick.KINDS)
 def test_the_table(kind: str) -> None:
-    """Each name is a directory, a file or a function that there is; none is below another, or the other one's."""
+    """Each name is a directory, a file or a function that there is; none is below another, unless neither runs it."""
     rows = ROWS[kind]
     assert {*rows} <= {"root", "user", "neither"}
     everything = [name for row in rows.values() for name in row]
@@ -47,7 +48,7 @@ def test_the_table(kind: str) -> None:
         function = function.partition("[")[0]
         assert not function or re.search(rf"^(async )?def {function}\(", (TESTS / path).read_text(), re.M), name
         parents = {str(parent) for parent in Path(path).parents} | ({path} if function else set())
-        assert kind == "machines" or not parents & {*everything}, name
+        assert kind == "machines" or name in rows["neither"] or not parents & {*everything}, name
 
 
 def test_machines_have_such_tests() -> None:
@@ -66,6 +67,9 @@ def test_each_test_has_a_user(tmp_path: Path) -> None:
     items.append(Item("tests/pure/x.py::test_b", {"as_user"}))
     root, left_by_root = quick_of(tmp_path, is_root=True).split(items)
     user, left_by_user = quick_of(tmp_path, is_root=False).split(items)
+    left_out = Item("tests/proxy/y.py::test_y[1]", {"as_root", "as_user"})
+    for is_root in (True, False):
+        assert quick_of(tmp_path, is_root=is_root).split([left_out]) == ([], [left_out])
     assert [item.nodeid for item in left_by_root] == ["tests/proxy/x.py::test_a"]
     assert left_by_user == items[: len(names)]
     assert all(item in root or item in user for item in items)

@@ -132,6 +132,7 @@ class Bridge:
         self._saved: Any = None  # the terminal's settings while it is raw, which is while we are in the foreground
         self._typed, self._printed = bytearray(), bytearray()
         self._is_up = self._link_is_up = True  # whether the user's terminal is there, and the monitor
+        self._has_started = False  # what the command prints waits for this: the user's terminal becomes raw first
         self.returncode: int | None = None
         self.keys: set[int] = set()  # signals that were typed; any other signal was meant for the command alone
         os.set_blocking(self._master, False)
@@ -167,6 +168,8 @@ class Bridge:
             return poller
         wants = select.POLLIN if self._saved is not None and len(self._typed) < _MOST else 0
         poller.register(self._tty, wants | (select.POLLOUT if self._printed else 0))
+        if not self._has_started:
+            return poller
         wants = select.POLLIN if len(self._printed) < _MOST else 0
         poller.register(self._master, wants | (select.POLLOUT if self._typed else 0))
         return poller
@@ -331,6 +334,7 @@ class Bridge:
         return not self._is_up
 
     def _on_message(self, letter: bytes, content: Any) -> None:
+        self._has_started = True
         if letter == l.STARTED and self._forward and not self._raise_up():
             self._link.send(l.BACKGROUND)
         elif letter == l.STOPPED:

@@ -340,7 +340,8 @@ def test_verdicts() -> None:
     rows += [stats.Row("nsbox unshare-all", (0.5,)), stats.Row("bwrap unshare-all", (1.0,))]
     part = stats.Part("spawn", "", "ms", rows)
     part.compare([("nsbox worker", "bwrap worker"), ("nsbox unshare-all", "bwrap unshare-all")])
-    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 30]
+    first, second, *others = (target.holds for target in report.targets([part]))
+    assert (first, second, {*others}) == (True, False, {None})
     for rate, holds in ((3.9, False), (4.0, True)):  # one that is to be reached
         both = [
             stats.Row(name, (value,)) for name, value in ((report._WARM_RATE, rate), ("bwrap, own net, 8 threads", 1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,26 @@ def test_settings_are_restored(workspace: Path, way: str, end: str) -> None:
     with Screen(["sh", "-c", line], workspace) as screen:
         screen.until("ready\n")
         screen.until("same\n")
+
+
+LATE = """
+import runpy, sys, time
+from nsbox._cli.run import link
+def late(self, letter, *content, send=link.Link.send):
+    time.sleep(0.5 if letter == link.STARTED else 0)
+    send(self, letter, *content)
+link.Link.send = late
+runpy.run_module("nsbox", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_output_before_the_terminal_is_raw(workspace: Path) -> None:
+    """A command that prints before nsbox knows that it has started: the user's terminal adds nothing to its bytes."""
+    program = code("import os, tty\ntty.setraw(0)\nos.write(1, b'one\\ntwo\\r\\n')", workspace)
+    with Screen([sys.executable, "-P", "-c", LATE, "run", "--", *shlex.split(program)], workspace) as screen:
+        assert screen.status() == 0
+        assert screen.rest() == "one\ntwo\n"
+        assert "\r" not in screen.shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV])

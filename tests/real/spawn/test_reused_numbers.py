@@ -18,6 +18,7 @@ from nsbox_testing.running import Orphans
 
 import nsbox
 from nsbox import DevBind, Policy, Proc
+from nsbox._lifetime import kills
 
 _PIDFD_OPEN, _CLONE3 = 434, 435
 _NS_GET_USERNS = 0xB701
@@ -92,6 +93,7 @@ def test_a_number_that_is_given_away_again(orphans: Orphans) -> None:
         return None
 
     def start() -> int:
+        kills.SLICE = 60.0  # after that the caller kills pid 1, which is held here for as long as take() needs
         return nsbox.run(["true"], policy=policy, cwd="/").returncode
 
     try:

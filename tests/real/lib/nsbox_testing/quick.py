@@ -1,6 +1,6 @@
 """What each of the two users, or of the two machines, leaves to the other in the quick form: tests/quick.toml says.
 
-A test with the mark as_root or as_user is run by that user, whatever the users' table says: the other one would skip it.
+A test with the mark as_root or as_user is run by that user even if the table leaves it to the other one, who would skip it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ class Quick:
         rows = tomllib.loads(table.read_text())[kind]
         self._tests = table.parent
         self._mark = ("as_root" if is_root else "as_user") if kind == "users" else None
-        self.left = [*rows.get("user" if is_root else "root", ()), *rows.get("neither", ())]
-        # A directory, a file, a function, or some of its cases.
-        ways = (re.escape(name).replace(r"\*", ".*") + r"($|/|::|\[)" * (name[-1] != "]") for name in self.left)
-        self._pattern = re.compile("|".join(ways))
+        others, neither = rows.get("user" if is_root else "root", ()), rows.get("neither", ())
+        self.left = [*others, *neither]
+        self._others, self._neither = _pattern(others), _pattern(neither)
 
     def is_left(self, path: Path) -> bool:
         """Say if a file needn't even be imported: all of it is left to the other one, and it doesn't speak of ours."""
         if path.suffix != ".py" or not path.is_relative_to(self._tests):
             return False
-        is_left = self._pattern.match(path.relative_to(self._tests).as_posix()) is not None
+        name = path.relative_to(self._tests).as_posix()
+        if self._neither.match(name) is not None:
+            return True
+        is_left = self._others.match(name) is not None
         return is_left and (self._mark is None or self._mark not in path.read_text())
 
     def split(self, items: Iterable[Item]) -> tuple[list[Item], list[Item]]:
@@ -54,10 +56,17 @@ class Quick:
         ours: list[Item] = []
         others: list[Item] = []
         for item in items:
-            is_left = self._pattern.match(item.nodeid.removeprefix("tests/"))
+            name = item.nodeid.removeprefix("tests/")
             is_ours = self._mark is not None and item.get_closest_marker(self._mark) is not None
-            (others if is_left and not is_ours else ours).append(item)
+            is_left = self._neither.match(name) or (self._others.match(name) and not is_ours)
+            (others if is_left else ours).append(item)
         return ours, others
+
+
+def _pattern(names: Iterable[str]) -> re.Pattern[str]:
+    """Return what matches directories, files, functions and cases of these; * stands for any characters."""
+    ways = [re.escape(name).replace(r"\*", ".*") + r"($|/|::|\[)" * (name[-1] != "]") for name in names]
+    return re.compile("|".join(ways) if ways else "(?!)")
 
 
 def main() -> None:
