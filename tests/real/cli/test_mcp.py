@@ -40,7 +40,7 @@ def test_without_the_sdk(workspace: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--client-roots", "all"], "--client-roots: 'all' is none of narrow, allow, ignore"),
+        (["--client-roots", "all"], "--client-roots: 'all' isn't one of narrow, allow, ignore"),
         (["--policy", "x.toml"], "--policy: x.toml: No such file or directory"),
         (["--grace", "-1"], "nsbox mcp: --grace: "),
         (["command"], "unexpected argument: command"),
