@@ -315,7 +315,7 @@ def test_strange_names(project: Path) -> None:
         path = os.fsdecode(os.fsencode(project) + b"/" + name)
         Path(path).write_text("zz = 1")
         (line,) = told(path)
-        assert line.isprintable() and ": zz: is no key" in line
+        assert line.isprintable() and ": zz: isn't a key" in line
         Path(path).write_text('workspace = "."')
         assert load(path).policy == Policy.workspace(project, read=[path])
 
