@@ -142,7 +142,7 @@ class AsyncMap(Mapped, AsyncIterator["PythonResult"]):
                 self._put(item)
 
     async def aclose(self) -> None:
-        """End what runs, and return when nothing of it is left. Closing twice is no error."""
+        """End what runs, and return when nothing of it is left. Closing twice isn't an error."""
         self._abandon()
         batch = self._batch
         if batch is not None and batch.is_ours:
@@ -207,7 +207,7 @@ class AsyncPython(AsyncCalls):
     ) -> Beginning[AsyncKernel]:
         """Begin a kernel: `async with py.kernel() as k`, or `k = await py.kernel()`. See Python.kernel().
 
-        functions: are called in the thread of the run that calls them.
+        functions: as for Python.kernel(). Each is called in the thread of the run that calls it.
         """
         make = partial(self.python.kernel, cwd=cwd, env=env, secrets=secrets, functions=functions)
         return Beginning(make, AsyncKernel, lambda kernel: kernel.close())

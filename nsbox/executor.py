@@ -198,7 +198,7 @@ class SandboxExecutor(Executor):
         wait: whether to return only then. Default: True.
         cancel_futures: whether to cancel all calls first: those that wait, and those that run. Default: False.
 
-        Raises KillError if something doesn't end. Calling it again is no error.
+        Raises KillError if something doesn't end. Calling it again isn't an error.
         """
         with self._lock:
             self._is_shut = True

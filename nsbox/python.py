@@ -261,7 +261,7 @@ class Python:
         return OwnKernel(start, self._policy(), scrubber, family=self._kernels, functions=checked)
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End the interpreter and all that runs in its branches. Closing twice is no error.
+        """End the interpreter and all that runs in its branches. Closing twice isn't an error.
 
         Raises KillError if something in it doesn't end.
         """

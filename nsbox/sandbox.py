@@ -62,8 +62,8 @@ class Sandbox(Commands, FileTools):
     writing, and a private home, which is kept until the Sandbox is closed. Each command has its own /tmp, /dev, /proc
     and message queues, and its own namespaces except for the user namespace that owns the mounts.
 
-    Changes on the host between two commands are noticed: a source is replaced, a file to be hidden appears, anything is
-    mounted. The next command then starts as it would without a Sandbox, and after it everything kept is made again.
+    nsbox notices changes on the host between two commands: a source was replaced, a file to hide has appeared, anything
+    was mounted. The next command then starts as it would without a Sandbox, and after it everything kept is made again.
     """
 
     def __init__(
@@ -383,7 +383,7 @@ class Sandbox(Commands, FileTools):
             return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End streams, jobs, tasks and warm interpreters, and release what is kept. Closing twice is no error.
+        """End streams, jobs, tasks and warm interpreters, and release what is kept. Closing twice isn't an error.
 
         Other running commands go on; no new one can start.
         """

@@ -312,7 +312,7 @@ class Session(Commands, FileTools):
         return [] if self.has_ended or self._way is None else processes(None, self._way.pid)
 
     def close(self, *, _is_late: Any = is_finalizing) -> None:
-        """End everything that runs in it, and return when all of it is gone. Closing twice is no error.
+        """End everything that runs in it, and return when all of it is gone. Closing twice isn't an error.
 
         Raises KillError if a process in it doesn't end.
         """

@@ -61,8 +61,8 @@ class Task(Review, Session):
     in the changes to the workspace. What the policy hides, and what it protects inside of a writable directory, stays
     as it is. So do single files that it shows, which are read-only, and directories in which something is mounted. If
     the caller isn't root, neither are commands: in root's directories they can't write, except right in those that the
-    policy shows. If the caller is root, the owner of a directory that the policy names and the commands' user change
-    places in it; with ids="full" and a uid= of the policy's also in the system's directories.
+    policy shows. If the caller is root, the owner of a directory that the policy names and the commands' user swap
+    places in it. With ids="full" and a uid= in the policy, so they do in the system's directories.
 
     Threads may share it; in a forked child it is closed.
 
@@ -194,7 +194,7 @@ class Task(Review, Session):
             return Snapshot(path, size, (self._directory, self._environment))
 
     def reset(self, snapshot: Snapshot | None = None) -> None:
-        """Go back to a snapshot: end what runs in the task, and make everything what it was then.
+        """Go back to a snapshot: end what runs in the task, and restore everything to what it was then.
 
         The next command starts in a fresh session. Published ports are closed. The snapshot stays, for further resets.
 
@@ -236,7 +236,7 @@ class Task(Review, Session):
     # ---- the end
 
     def close(self, *, _is_late: Any = is_finalizing) -> None:
-        """End everything that runs in it, and drop what was written. Closing twice is no error.
+        """End everything that runs in it, and drop what was written. Closing twice isn't an error.
 
         Changes that a commit could neither complete nor undo are kept: they wait for recover(). Raises KillError if a
         process in it doesn't end.

@@ -116,7 +116,7 @@ def chosen_places(policy: Policy, workspace: str | None, dir: str | os.PathLike[
 
 
 class Transaction(Review, Commands, FileTools):
-    """Commands whose changes to one directory are kept aside. Sandbox.transaction() makes it; threads may share it.
+    """Commands whose changes to one directory are held back. Sandbox.transaction() makes it; threads may share it.
 
     It starts commands by the same methods as Sandbox, and every function with a policy= parameter accepts it too. Each
     command has its own sandbox; they share the overlay. Anything else that the policy lets them write to changes at

@@ -155,7 +155,7 @@ class PythonMap(Mapped, Iterator["PythonResult"]):
                 self._put(item)
 
     def close(self) -> None:
-        """End what runs, and return when nothing of it is left. Closing twice is no error."""
+        """End what runs, and return when nothing of it is left. Closing twice isn't an error."""
         self._abandon()
         if self._batch is not None:
             self._batch.await_gone()

@@ -25,7 +25,7 @@ class CancelToken:
         return token
 
     def cancel(self) -> None:
-        """Cancel the calls that have this token, now and later. Cancelling twice is no error."""
+        """Cancel the calls that have this token, now and later. Cancelling twice isn't an error."""
         self._is_cancelled = True
 
     @property

@@ -54,7 +54,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 90 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds, such as 90 or 0.5")
     return value
 
 
@@ -66,10 +66,14 @@ def _run_options(parser: Parser, work: str) -> None:
 
     topic = parser.topic("The command")
     topic.add_argument(
-        "--audit", metavar="FILE", help="append a record of the command to this file, as JSON; without one, none starts"
+        "--audit",
+        metavar="FILE",
+        help="append a JSON record of the command to this file; without it, no command starts",
     )
     topic.add_argument("-C", "--chdir", metavar="DIR", help="start the command in this directory")
-    topic.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end it after this time, with status 124")
+    topic.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="end the command after this time, with status 124"
+    )
     topic.add_argument(
         "--grace",
         type=seconds,
@@ -96,7 +100,7 @@ def _run_options(parser: Parser, work: str) -> None:
 def _run(parser: Parser) -> None:
     _run_options(parser, "run")
     parser.topic("The command").add_argument(
-        "-c", dest="line", metavar="LINE", help="run a line of shell: by bash if it is there, else by sh"
+        "-c", dest="line", metavar="LINE", help="run a shell line: with bash if the sandbox has it, else with sh"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, and its arguments")
 
@@ -121,7 +125,7 @@ def _python(parser: Parser) -> None:
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="end it after this time, with status 124; at the prompt, each block",
+        help="end the code after this time, with status 124; at the prompt, interrupt each block",
     )
     add_options(parser)
     add_policy_options(parser)

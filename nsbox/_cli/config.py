@@ -134,7 +134,7 @@ def init(options: argparse.Namespace) -> int:
     above = os.path.realpath(os.path.dirname(file) or ".")
     workspace = os.path.realpath(options.workspace or above)
     if options.workspace and not os.path.isdir(workspace):
-        raise PolicyError("--workspace", f"{workspace} is no directory")
+        raise PolicyError("--workspace", f"{workspace} isn't a directory")
     try:
         write_file(file, starter(format, written(workspace, above)))
     except OSError as error:

@@ -19,7 +19,7 @@ _PACKAGES = ("mcp", "mcp_types", "anyio", "pydantic")
 def add_options(parser: Parser) -> None:
     """Add the options that aren't about the policy, except --timeout and --grace."""
     parser.topic("Tool calls").add_argument(
-        "--audit", metavar="FILE", help="append a record of each call to this file, as JSON; without one, none starts"
+        "--audit", metavar="FILE", help="append a JSON record of each call to this file; without it, no call starts"
     )
     topic = parser.topic("The client")
     topic.add_argument(
@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
-        say('`nsbox mcp` needs the official SDK, version 2.3 or later: pip install "nsbox[mcp]"')
+        say('`nsbox mcp` needs the official MCP SDK, version 2.3 or later: pip install "nsbox[mcp]"')
         return 125
 
     def policy_for(roots: Sequence[str]) -> Policy:

@@ -76,7 +76,9 @@ def _add_amounts(parser: Parser) -> None:
     topic.add_argument("--file-size", metavar="SIZE", help="limit the size of each file that is written")
     topic.add_argument("--open-files", type=int, metavar="N", help="limit the open files of each process")
     topic.add_argument("--total-memory", metavar="SIZE", help="limit the memory of all processes together (cgroup)")
-    topic.add_argument("--cpus", type=float, metavar="N", help="limit processors for all together, as 1.5 (cgroup)")
+    topic.add_argument(
+        "--cpus", type=float, metavar="N", help="limit the processors of all together, such as 1.5 (cgroup)"
+    )
 
 
 def _words(text: str) -> list[str]:
@@ -92,7 +94,7 @@ def _add_containment(parser: Parser) -> None:
         type=_words,
         default=[],
         metavar="LOSS[,LOSS]",
-        help="run even if this has to be lost here: namespaces, limits, or single losses such as attributes",
+        help="run even if this can't be enforced here: namespaces, limits, or a single loss such as attributes",
     )
     topic.add_argument(
         "--backend",
@@ -102,13 +104,15 @@ def _add_containment(parser: Parser) -> None:
     topic.add_argument(
         "--require",
         choices=tuple(REQUIRE),
-        help="the least that has to be contained (default: filesystem)",
+        help="the weakest containment to accept (default: filesystem)",
     )
     topic.add_argument("--seccomp", choices=PROFILES, help="which system calls are allowed (default: default)")
     topic.add_argument(
         "--nested", action="store_true", help="let the command make sandboxes of its own, as Chromium does"
     )
-    topic.add_argument("--landlock", action="store_true", help="enforce file rules by Landlock too, behind the mounts")
+    topic.add_argument(
+        "--landlock", action="store_true", help="enforce file rules with Landlock too, behind the mounts"
+    )
     topic.add_argument(
         "--seatbelt",
         action="append",

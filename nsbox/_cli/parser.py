@@ -17,9 +17,9 @@ _OWN: dict[str, Any] = {"color": False, "suggest_on_error": False} if sys.versio
 _WORDS = (
     (re.compile(r"expected one argument"), "needs a value"),
     (re.compile(r"expected (\d+) arguments"), r"needs \1 values"),
-    (re.compile(r"invalid int value: (.*)"), r"\1 is no whole number"),
-    (re.compile(r"invalid float value: (.*)"), r"\1 is no number"),
-    (re.compile(r"ignored explicit argument (.*)"), r"takes no value, but is given \1"),
+    (re.compile(r"invalid int value: (.*)"), r"\1 isn't a whole number"),
+    (re.compile(r"invalid float value: (.*)"), r"\1 isn't a number"),
+    (re.compile(r"ignored explicit argument (.*)"), r"accepts no value, but got \1"),
     (re.compile(r"the following arguments are required: (.*)"), r"needs \1"),
 )
 
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
         """Raise ArgumentError for a value that is no choice, with the choices and the nearest of them."""
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            problem = f"{str(value)!r} is none of {', '.join(choices)}{meant(str(value), choices)}"
+            problem = f"{str(value)!r} isn't one of {', '.join(choices)}{meant(str(value), choices)}"
             raise argparse.ArgumentError(action, problem)
 
 

@@ -104,7 +104,7 @@ def _read_toml(text: str) -> tuple[object, Callable[[], Lines]]:
     try:
         return tomllib.loads(text), lambda: _toml_lines(text)
     except ValueError as error:  # also from int(), for a number with thousands of digits
-        raise MalformedError(f"is no TOML: {error}", _toml_line(str(error), text)) from None
+        raise MalformedError(f"isn't TOML: {error}", _toml_line(str(error), text)) from None
 
 
 def _toml_line(message: str, text: str) -> int | None:
@@ -175,13 +175,13 @@ def _read_json(text: str) -> tuple[object, Callable[[], Lines]]:
         return members
 
     def refuse(word: str) -> None:
-        raise MalformedError(f"is no JSON: {word} is no number there")
+        raise MalformedError(f"isn't JSON: {word} isn't a number there")
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=refuse), lambda: dict(_json_keys(text))
     except json.JSONDecodeError as error:
         hint = "; JSON has no comments" if text[error.pos : error.pos + 1] in ("/", "#") else ""
-        raise MalformedError(f"is no JSON: {error.msg}{hint}", error.lineno) from None
+        raise MalformedError(f"isn't JSON: {error.msg}{hint}", error.lineno) from None
     except _TwiceError as error:
         lines: Lines = {}
         for at, line in _json_keys(text):
@@ -190,7 +190,7 @@ def _read_json(text: str) -> tuple[object, Callable[[], Lines]]:
             lines[at] = line
         raise MalformedError("is there twice", None, error.args[0]) from None
     except ValueError as error:  # from int(), for a number with thousands of digits
-        raise MalformedError(f"is no JSON: {error}") from None
+        raise MalformedError(f"isn't JSON: {error}") from None
 
 
 class _TwiceError(Exception):
@@ -264,9 +264,9 @@ def _read_yaml(text: str) -> tuple[object, Callable[[], Lines]]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise MalformedError(f"is no YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from None
+        raise MalformedError(f"isn't YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
-        raise MalformedError(f"is no YAML: {str(error).splitlines()[0]}") from None
+        raise MalformedError(f"isn't YAML: {str(error).splitlines()[0]}") from None
     return value, lambda: lines
 
 
@@ -291,7 +291,7 @@ def _plain(node: Any, at: At, lines: Lines, loader: Any, yaml: Any) -> object:
     for name, inner in node.value:
         line = name.start_mark.line + 1
         if not isinstance(name, yaml.ScalarNode):
-            raise MalformedError("has a key that is no text", line, dotted(at))
+            raise MalformedError("has a key that isn't a text", line, dotted(at))
         here = (*at, name.value)  # keys are texts, even those that look like a number or a truth value
         if name.value in table:
             raise MalformedError(f"is there twice, first in line {lines[here]}", line, dotted(here))
@@ -339,7 +339,7 @@ def _is_unicode(text: str) -> bool:
 def toml_text(text: str) -> str:
     """Return a text as a basic string of TOML."""
     if not _is_unicode(text):
-        raise PolicyError("format", f"TOML can't express {text!r}, which is no Unicode text; JSON can")
+        raise PolicyError("format", f"TOML can't express {text!r}, which isn't Unicode text; JSON can")
     short = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
     return '"' + "".join(short.get(c) or (c if c.isprintable() else f"\\U{ord(c):08x}") for c in text) + '"'
 

@@ -211,7 +211,7 @@ KEYS = (
         kind="word",
         field="require",
         words=_same(REQUIRE),
-        about="the least that has to be enforced: isolated (namespaces), filesystem (or Seatbelt, Landlock), nothing",
+        about="the weakest containment to accept: isolated (namespaces), filesystem (or Seatbelt, Landlock), nothing",
     ),
     Key(
         name="require_os_sandbox",

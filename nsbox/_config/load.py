@@ -92,7 +92,7 @@ def _text_of(path: str, source: str) -> tuple[str, int]:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(source, [Problem("", "is no regular file")])
+            raise ConfigError(source, [Problem("", "isn't a regular file")])
         data = b""
         while len(data) <= LARGEST and (more := os.read(fd, LARGEST + 1 - len(data))):
             data += more
@@ -104,4 +104,4 @@ def _text_of(path: str, source: str) -> tuple[str, int]:
         return data.decode(), status.st_nlink
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(source, [Problem("", f"is no UTF-8 (byte {error.start})", line)]) from None
+        raise ConfigError(source, [Problem("", f"isn't UTF-8 (byte {error.start})", line)]) from None

@@ -296,9 +296,9 @@ class Reading:
             workspace = self.names.existing("workspace", self.workspace)
         for name, path in (("workspace", workspace), ("tools_bin", keys.get("tools_bin"))):
             if path is not None and not os.path.isdir(path):
-                self.wrong((*self.at, name), f"{path} is no directory")
+                self.wrong((*self.at, name), f"{path} isn't a directory")
         if workspace == "/":
-            self.wrong((*self.at, "workspace"), "'/' is the whole file system, which is no workspace")
+            self.wrong((*self.at, "workspace"), "'/' is the whole file system, which can't be a workspace")
         rules = keys.pop("paths", [])
         write = [*filter(None, [workspace]), *keys.pop("writable_paths", ()), *_roots(rules, "write")]
         tools = [path for path in (keys.get("tools_bin"),) if path is not None and path not in write]
@@ -373,7 +373,7 @@ def _parts(section: str) -> list[str]:
     for part in check_text("section", section).split(".") if section != "" else ():
         name, bracket, rest = part.partition("[")
         if not name or (bracket and (not rest.endswith("]") or len(rest) < 2)):
-            raise PolicyError("section", f"{section!r} is no section, such as 'sandbox' or 'agents[main].sandbox'")
+            raise PolicyError("section", f"{section!r} isn't a section, such as 'sandbox' or 'agents[main].sandbox'")
         parts += [name, "[" + rest] if bracket else [name]
     return parts
 

@@ -68,8 +68,8 @@ def unknown_key(name: str, keys: tuple[Key, ...]) -> str:
     """Return what to say about a key that isn't among these."""
     meant = next((key.name for key in keys if key.field == name and key.name != name), None)
     if near := f"; did you mean {meant}?" if meant else nearest(name, [key.name for key in keys]):
-        return f"is no key here{near}"
-    return f"is no key here; there are {', '.join(key.name for key in keys)}"
+        return f"isn't a key here{near}"
+    return f"isn't a key here; there are {', '.join(key.name for key in keys)}"
 
 
 def check_entry(text: str) -> str:

@@ -25,7 +25,7 @@ class SandboxFuture(Future[Any]):
         self._was_running = False  # when it was cancelled
 
     def cancel(self) -> bool:
-        """Cancel the call, also while it runs: its code is ended. Return False if it is done already."""
+        """Cancel the call, even while it runs: its code is ended. Return False if it is done already."""
         if super().cancel():
             return True
         if self.done():

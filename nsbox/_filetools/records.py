@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Attachment(Frozen):
-    """A file to be passed out of the sandbox.
+    """A file that you pass on from the sandbox.
 
     name: the last part of its path.
     path: as the caller gave it.

@@ -77,7 +77,7 @@ class AsyncStream(Streamed):
             self._worker.call.end_input()
 
     async def aclose(self) -> None:
-        """End the command, and return when nothing of it is left. Closing twice is no error."""
+        """End the command, and return when nothing of it is left. Closing twice isn't an error."""
         self._abandon()
         worker = self._worker
         if worker is not None:

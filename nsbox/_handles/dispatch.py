@@ -61,8 +61,8 @@ def call_tool(
     python: keyword only; the Python that the tool python runs code in. Default: one that Sandbox.python() makes at the
         first such call, and that ends with the Sandbox.
 
-    Raises what is no fault of the model: UnavailableError, SetupError, InterpreterError and KillError, PolicyError and
-    TypeError for options, and ValueError if box is closed.
+    Raises an error for what isn't the model's fault: UnavailableError, SetupError, InterpreterError and KillError,
+    PolicyError and TypeError for options, and ValueError if box is closed.
     """
     box.way()  # closed?
     tool = BY_NAME.get(name)

@@ -200,7 +200,7 @@ class Job:
         return self._worker.outcome()
 
     def kill(self, *, at_once: bool = False) -> ToolResult:
-        """End it and everything that it has started, and return its record, also if it has ended already.
+        """End it and everything that it has started, and return its record, even if it has ended already.
 
         at_once: whether to send SIGKILL at once, without SIGTERM and grace time. Default: False.
 

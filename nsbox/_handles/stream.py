@@ -220,7 +220,7 @@ class Stream(Streamed):
             self._worker.call.end_input()
 
     def close(self) -> None:
-        """End the command, and return when nothing of it is left. Closing twice is no error. Raises KillError."""
+        """End the command, and return when nothing of it is left. Closing twice isn't an error. Raises KillError."""
         self._abandon()
         if self._worker is not None:
             self._worker.await_end()

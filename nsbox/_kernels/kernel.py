@@ -382,7 +382,7 @@ class PythonKernel:
     def close(self) -> None:
         """End the kernel, its forks, and a call that is running; return when nothing of it is left. Raises KillError.
 
-        Closing twice is no error.
+        Closing twice isn't an error.
         """
         if self._creator != os.getpid():
             self._is_closed = True

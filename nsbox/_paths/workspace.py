@@ -34,7 +34,7 @@ def workspace(
     """
     root = names.existing("workspace", path)
     if not os.path.isdir(root):
-        raise PolicyError("workspace", f"{root} is no directory")
+        raise PolicyError("workspace", f"{root} isn't a directory")
     if root == "/":
         raise PolicyError(
             "workspace", "'/' is the whole file system; if you mean that, Policy.host() (nsbox run --host)"
@@ -153,7 +153,7 @@ def _with_tools(names: Resolution, wishes: dict[str, Any], readable: Iterable[st
         return tuple(readable)
     wishes["tools_bin"] = tools = names.existing("tools_bin", wishes["tools_bin"])
     if not os.path.isdir(tools):
-        raise PolicyError("tools_bin", f"{tools} is no directory")
+        raise PolicyError("tools_bin", f"{tools} isn't a directory")
     return (*readable, tools)
 
 

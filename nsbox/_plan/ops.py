@@ -81,7 +81,7 @@ class _Bind(Op):
 
     src: an absolute path of the host.
     dest: an absolute path in the sandbox.
-    optional: a missing src is no error, as with bwrap's --bind-try.
+    optional: a missing src isn't an error, as with bwrap's --bind-try.
     nofollow: a symlink anywhere in src is an error, since a command may have planted it.
     """
 
@@ -102,7 +102,7 @@ class Bind(_Bind):
 
     src: an absolute path of the host.
     dest: an absolute path in the sandbox.
-    optional: a missing src is no error, as with bwrap's --bind-try.
+    optional: a missing src isn't an error, as with bwrap's --bind-try.
     nofollow: a symlink anywhere in src is an error, since a command may have planted it.
     """
 
@@ -414,7 +414,7 @@ class Mask(Op):
     """Hide a file or a directory: what is at dest can't be read, written or entered.
 
     dest: an absolute path in the sandbox.
-    optional: a missing dest is no error.
+    optional: a missing dest isn't an error.
     nofollow: a symlink anywhere in dest is an error.
     """
 

@@ -13,12 +13,12 @@ _SHARED = frozenset({"pid"})
 
 @frozen_by_name
 class Details(Frozen):
-    """Wishes of Policy.layers() alone, mostly by their names in bwrap(1). Raises PolicyError.
+    """Fields for Policy.layers() alone, mostly with their names in bwrap(1). Raises PolicyError.
 
     share: namespaces of the caller that the command stays in; only "pid" is possible. Then other processes in the
         sandbox may outlive the command, and Proc shows the caller's processes.
     capabilities: what the command has over its own namespaces, applied in order to an empty set: names, "all", "caller"
-        (as many as the caller has). A "-" in front of a name or "all" takes it away. The mounts are then locked.
+        (as many as the caller has). A "-" in front of a name or "all" removes it. The mounts are then locked.
     userns: a descriptor of the user namespace to join instead of making one.
     userns2: a descriptor of the user namespace to join at the end of the set-up.
     pidns: a descriptor of the pid namespace to join. With share={"pid"} the command is in that one itself; otherwise it

@@ -119,11 +119,11 @@ class Policy(Questions, Frozen):
     unshare: namespaces besides user, mount and pid, which every sandbox has: "ipc", "uts", "cgroup", "time".
 
     Enforcement:
-    seccomp: which system calls exist: "default" (workspace() and host()), "hardened", "off" (refuses only calls that
-        reach the caller), or a Filter.
+    seccomp: which system calls are allowed: "default" (workspace() and host()), "hardened", "off" (refuses only calls
+        that reach the caller), or a Filter.
     landlock: also enforce rules about files with Landlock, behind the mounts; each open(2) takes about a third longer.
     backend: "namespaces", "bwrap", "seatbelt" (macOS), "landlock", "passthrough", or "auto": the first that works here.
-    require: the least that must be contained: "isolated" (namespaces, bwrap), "filesystem" (the contents of files;
+    require: the weakest containment to accept: "isolated" (namespaces, bwrap), "filesystem" (the contents of files;
         seatbelt and landlock too), or "nothing" (even passthrough, which contains nothing and warns once).
     degrade: what may be lost if the backend can't grant it, instead of an UnavailableError: names of LOSSES, or a level
         of LEVELS, which the value spells out. It changes nothing where nothing has to be lost, and never which backends
@@ -182,7 +182,7 @@ class Policy(Questions, Frozen):
         read: Iterable[Path] = (),
         write: Iterable[Path] = (),
         deny: Iterable[Path] = (),
-        **wishes: Unpack[Wishes],
+        **fields: Unpack[Wishes],
     ) -> Policy:
         """Return the policy for work in one directory, which is readable and writable at its own path.
 
@@ -193,22 +193,22 @@ class Policy(Questions, Frozen):
         read: more that is readable, and patterns of such (*, ?, [...], **), which are looked up at each spawn.
         write: more that is writable.
         deny: what is masked, paths or patterns; it need not exist.
-        wishes: fields of Policy. tools_bin is readable too.
+        fields: more fields of Policy. tools_bin is readable too.
 
         Raises PolicyError for a path that doesn't exist (except in deny), and for one that a command can have
         redirected by a symlink.
         """
-        return _workspace(cls, Resolution(), path, read, write, deny, {**wishes})
+        return _workspace(cls, Resolution(), path, read, write, deny, {**fields})
 
     @classmethod
-    def host(cls, **wishes: Unpack[Wishes]) -> Policy:
+    def host(cls, **fields: Unpack[Wishes]) -> Policy:
         """Return the policy that contains least: the whole file system writable, host network, inherited environment.
 
         What remains: a pid namespace of its own (so nothing survives the command), no capabilities, no new privileges,
         and the default seccomp profile without its rules about namespaces and mounts (so sandboxes can be made inside).
         Meant for migration, and for tests of parity with the standard library.
 
-        wishes: fields of Policy. Raises PolicyError.
+        fields: more fields of Policy. Raises PolicyError.
         """
         defaults: dict[str, Any] = {
             "network": "host",
@@ -218,20 +218,20 @@ class Policy(Questions, Frozen):
             "new_session": False,
             "seccomp": "default",
         }
-        return cls(base="host", **(defaults | _check_wishes({**wishes})))
+        return cls(base="host", **(defaults | _check_wishes({**fields})))
 
     @classmethod
-    def layers(cls, *ops: Op, unshare: Iterable[str] = (), **wishes: Unpack[Layered]) -> Policy:
+    def layers(cls, *ops: Op, unshare: Iterable[str] = (), **fields: Unpack[Layered]) -> Policy:
         """Return a policy that is just these ops, in this order, on an empty root: the control that bwrap gives.
 
         ops: the steps, such as RoBind("/usr", "/usr").
         unshare: namespaces besides user, mount and pid: any of ipc, uts, cgroup, net, time.
-        wishes: fields of Policy. Unless they say otherwise, the environment is inherited, as with bwrap.
+        fields: more fields of Policy. Unless they say otherwise, the environment is inherited, as with bwrap.
 
         Raises PolicyError.
         """
         names = _names("unshare", unshare)
-        if "net" in names and wishes.get("network") == "host":
+        if "net" in names and fields.get("network") == "host":
             raise PolicyError("network", "is 'host', but unshare has net")
         defaults: dict[str, Any] = {
             "network": "none" if "net" in names else "host",
@@ -239,16 +239,17 @@ class Policy(Questions, Frozen):
             "new_session": False,
         }
         return cls(
-            base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _check_wishes({**wishes}))
+            base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _check_wishes({**fields}))
         )
 
-    def with_(self, **wishes: Unpack[Changes]) -> Policy:
+    def with_(self, **fields: Unpack[Changes]) -> Policy:
         """Return a copy with these fields changed; raises PolicyError as the constructors do.
 
-        wishes: fields of Policy. In a workspace policy, paths in read, write and deny are treated as by workspace():
-        relative ones count from the current directory, symlinks are resolved, and all except denied ones must exist.
+        fields: more fields of Policy. In a workspace policy, paths in read, write and deny are treated as by
+        workspace(): relative ones count from the current directory, symlinks are resolved, and all except denied ones
+        must exist.
         """
-        changes = _check_wishes({**wishes}, *_FIELDS)
+        changes = _check_wishes({**fields}, *_FIELDS)
         if self.base == "workspace":
             changed(self, changes)
         policy = replace(self, **changes)

@@ -50,16 +50,16 @@ class Questions:
         return from_argv(list(argv))
 
     @classmethod
-    def rootfs(cls, dest: Path, *, workspace: Path, **wishes: Any) -> Policy:
+    def rootfs(cls, dest: Path, *, workspace: Path, **fields: Any) -> Policy:
         """Return the policy for commands that have a root file system of their own, as nsbox.rootfs.policy() does.
 
         dest: the directory that nsbox.rootfs.build() made.
         workspace: the directory that is writable; inside it is /workspace.
-        wishes: agent, runtime, bridge, network, tmp_size, env, uid, gid, hostname, and fields of Policy.
+        fields: agent, runtime, bridge, network, tmp_size, env, uid, gid, hostname, and fields of Policy.
         """
         from nsbox._rootfs.policy import policy
 
-        return policy(dest, workspace=workspace, **wishes)
+        return policy(dest, workspace=workspace, **fields)
 
     @classmethod
     def load(cls, path: Path, *, section: str | None = None, workspace: Path | None = None) -> Policy:
@@ -97,18 +97,18 @@ class Questions:
 
         dump(_itself(self), path, replace=replace)
 
-    def child(self, *, attach: Iterable[Path] = (), **wishes: Any) -> Policy:
+    def child(self, *, attach: Iterable[Path] = (), **fields: Any) -> Policy:
         """Return a policy for a delegate, such as a subagent, that allows nothing that this one doesn't.
 
         attach: files that the delegate can read too; they are looked up as commands of this policy would do it.
-        wishes: as for with_(), except that deny and protected are added to this policy's, and limits change only the
+        fields: as for with_(), except that deny and protected are added to this policy's, and limits change only the
             limits that they name.
 
         Raises PolicyError for a wish that is more than this policy's own, AccessError for what can't be attached.
         """
         from nsbox._tools.child import child
 
-        return child(_itself(self), attach, wishes)
+        return child(_itself(self), attach, fields)
 
     # ---- questions
 

@@ -119,10 +119,10 @@ _is_hooked = False
 
 
 def install(*modules: ModuleType) -> None:
-    """Replace subprocess.Popen by a class of nsbox's, for the whole process. Calling it again changes nothing.
+    """Replace subprocess.Popen with a class of nsbox's, for the whole process. Calling it again changes nothing.
 
     The class behaves like the one that it replaces, except for commands that are started inside a confined() block or
-    with policy=. nsbox.Popen is a subclass of it. Popen objects from before the call are no instances of it.
+    with policy=. nsbox.Popen is a subclass of it. Popen objects from before the call aren't instances of it.
 
     modules: those that executed `from subprocess import Popen` before this call. Their Popen is replaced as well, under
         whatever names.
@@ -149,7 +149,7 @@ def install(*modules: ModuleType) -> None:
 
 
 class confined:
-    """A block with a policy in force: it contains what the block starts by subprocess, also in libraries.
+    """A block with a policy in force: it contains what the block starts with subprocess, even in libraries.
 
         with nsbox.confined(policy):
             library.do_something()
@@ -162,14 +162,14 @@ class confined:
 
     Calls install(). In the block, other ways to start a program (os.system, os.exec*, os.forkpty, os.posix_spawn, an
     earlier `from subprocess import Popen`, multiprocessing's spawn and forkserver, uvloop's own functions) raise
-    NsboxError instead of starting it uncontained. It is no sandbox for the block's own Python code. Nor is it a
+    NsboxError instead of starting it uncontained. It isn't a sandbox for the block's own Python code. Nor is it a
     decorator: around a coroutine function, it would contain nothing.
 
     policy: a Policy or Sandbox.
     threads: whether all threads of the process that have no policy have this one while the block is open. Default:
         False.
 
-    Raises TypeError for any other policy, and PolicyError if threads is no bool.
+    Raises TypeError for any other policy, and PolicyError if threads isn't a bool.
     """
 
     def __init__(self, policy: Policy | Keeper, *, threads: bool = False) -> None:

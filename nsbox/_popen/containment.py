@@ -39,7 +39,7 @@ class Containment(Frozen):
 
     @property
     def lost(self) -> frozenset[str]:
-        """The names of what is lost here of the policy's wishes, all of them in its `degrade`."""
+        """The names in the policy's `degrade` that are lost here."""
         return self.plan.lost
 
     def processes(self) -> list[psutil.Process]:

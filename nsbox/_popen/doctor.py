@@ -197,7 +197,7 @@ def _seccomp_actions() -> str:
 def _landlock() -> str:
     abi = linux.landlock_abi()
     if abi == 0:
-        raise OSError(errno.ENOTSUP, "the kernel has none, or it was switched off at boot")
+        raise OSError(errno.ENOTSUP, "the kernel has no Landlock, or it was switched off at boot")
     return f"version {abi}"
 
 
@@ -240,7 +240,7 @@ _OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
         "programs in memory (memfd)",
         False,
         _memfd_exec,
-        "sysctl vm.memfd_noexec=0; without it a file in a tmpfs is used",
+        "sysctl vm.memfd_noexec=0; without it, nsbox uses a file in a tmpfs",
     ),
     ("seccomp filters", True, _seccomp_actions, "a kernel with CONFIG_SECCOMP_FILTER"),
     ("Landlock", False, _landlock, "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK, and landlock in lsm= at boot"),
@@ -321,8 +321,8 @@ def _sandbox_exec() -> str:
 
 
 _OF_SEATBELT: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
-    ("not in a sandbox already", True, _not_confined, "start it from outside of that one"),
-    ("profiles compiled in this process", False, _compiles, "without it each start takes another program"),
+    ("not in a sandbox already", True, _not_confined, "start nsbox outside of that sandbox"),
+    ("profiles compiled in this process", False, _compiles, "without it, each start needs one more program"),
     ("the helper program", True, _helper, "install nsbox again, from a wheel for macOS"),
     ("the proxy of network lists", False, _proxy, "install nsbox again, from a wheel for macOS"),
     ("sandbox-exec(1)", False, _sandbox_exec, "only needed where libsandbox's functions are missing"),
@@ -340,9 +340,9 @@ def _seatbelts(host: Host) -> Iterator[Check]:
 
 
 def doctor() -> tuple[Check, ...]:
-    """Return a Check for each thing that sandboxes are made of, tried for real; the default policy as a whole is last.
+    """Return a Check for each thing that sandboxes need, tried for real; the default policy itself is last.
 
-    It takes some hundredths of a second, and leaves nothing behind. All is well if the last one works. It needs those
+    This takes some hundredths of a second, and leaves nothing behind. All is well if the last one works. It needs those
     with is_needed, unless another backend stands in for namespaces.
     """
     host = probe(refresh=True)

@@ -368,7 +368,7 @@ class Popen(Confinable["AnyStr"]):
     """A command in a sandbox: subprocess.Popen, with its arguments and these.
 
     policy: a Policy or Sandbox, which says what the command may do. Default: None, for the policy of the
-        nsbox.confined() block around, or else Policy.workspace() of `cwd`, or of the current directory.
+        nsbox.confined() block around the call, or else Policy.workspace() of `cwd`, or of the current directory.
     kill_on_exit: True or False, instead of the policy's. Default: None, for the policy's.
     pty: True, or (rows, columns), gives the command a terminal of its own, as each of stdin, stdout and stderr that
         isn't given. `terminal` is the caller's end of it. Default: False.

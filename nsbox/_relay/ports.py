@@ -44,7 +44,7 @@ class Published:
         relay.publish(port, listener.fileno(), self._number, line)
 
     def close(self) -> None:
-        """Take no more clients; those that are connected stay. Calling it twice is no error."""
+        """Accept no more clients; those that are connected stay. Calling it twice isn't an error."""
         relay, self._relay = self._relay, None
         if relay is None or self._creator != os.getpid():
             return

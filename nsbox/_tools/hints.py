@@ -60,7 +60,7 @@ def hints(
     The status of a shell's line is that of its last command. So if the status is 0 and you name the shell, this returns
     what stderr says was refused on the way.
 
-    This is for a command that you started by Popen or run(). Records of shell() and exec() have their hints already.
+    This is for a command that you started with Popen or run(). Records of shell() and exec() have their hints already.
 
     policy: what the command ran under.
     returncode: as Popen.returncode. stdout, stderr: what it printed, or the end of that. Default: "".

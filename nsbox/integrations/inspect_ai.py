@@ -164,7 +164,7 @@ class NsboxSandboxEnvironment(SandboxEnvironment):
             raise
 
     async def close(self) -> None:
-        """End all that runs in it, and drop what was written. Closing twice is no error."""
+        """End all that runs in it, and drop what was written. Closing twice isn't an error."""
         try:
             if hasattr(self, "_box"):
                 await self._box.close()

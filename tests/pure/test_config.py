@@ -168,8 +168,8 @@ def test_paths(base: Path) -> None:
         ('[paths.""]\nroot="work"', ['1: paths."": is empty']),
         ('workspace="work"\ntools_bin="work"', ["2: tools_bin: {}/work is in write, where commands could plant programs; it belongs in read"]),
         ('workspace="nowhere"', ["1: workspace: {}/nowhere: No such file or directory"]),
-        ('workspace="/"', ["1: workspace: '/' is the whole file system, which is no workspace"]),
-        ('workspace="file"\ntools_bin="file"', ["1: workspace: {}/file is no directory", "2: tools_bin: {}/file is no directory"]),
+        ('workspace="/"', ["1: workspace: '/' is the whole file system, which can't be a workspace"]),
+        ('workspace="file"\ntools_bin="file"', ["1: workspace: {}/file isn't a directory", "2: tools_bin: {}/file isn't a directory"]),
         ('readable=["data", "nowhere"]', ["1: readable[1]: {}/nowhere: No such file or directory"]),
         ('readable="data"', ["1: readable: is a text, must be a list of texts, such as ['data']"]),
         ('readable=[1]', ["1: readable[0]: is a number, must be a text; quote it"]),
@@ -223,14 +223,14 @@ memory = "lots"
 roof = "work"
 """
     assert problems(text, base, section="sandbox") == [
-        "4: sandbox.netwrok: is no key here; did you mean network?",
-        "5: sandbox.read: is no key here; did you mean readable?",
-        f"6: sandbox.zzz: is no key here; there are {', '.join(key.name for key in KEYS)}",
+        "4: sandbox.netwrok: isn't a key here; did you mean network?",
+        "5: sandbox.read: isn't a key here; did you mean readable?",
+        f"6: sandbox.zzz: isn't a key here; there are {', '.join(key.name for key in KEYS)}",
         f"7: sandbox.workspace: {base}/nowhere: No such file or directory",
-        "9: sandbox.limits.memry: is no key here; did you mean memory?",
+        "9: sandbox.limits.memry: isn't a key here; did you mean memory?",
         "10: sandbox.limits.memory: 'lots' isn't a size, such as 1048576, '512K', '64M' or '2G'",
         "11: sandbox.paths.a: has no root, which says where it is",
-        "12: sandbox.paths.a.roof: is no key here; did you mean root?",
+        "12: sandbox.paths.a.roof: isn't a key here; did you mean root?",
     ]
 
 
@@ -253,7 +253,7 @@ def test_both_is_an_error(base: Path) -> None:
     assert problems(text, base) == [told]
     assert of(text, base, section="sandbox").uid == 1
     assert problems(text, base, section="") == [
-        "2: sandbox: is no key here; there are " + ", ".join(key.name for key in KEYS)
+        "2: sandbox: isn't a key here; there are " + ", ".join(key.name for key in KEYS)
     ]
 
 

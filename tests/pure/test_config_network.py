@@ -74,7 +74,7 @@ def test_words(said: str, meant: object, base: Path) -> None:
             '[network]\nallow = "a.example"',
             ["2: network.allow: is a text, must be a list of texts, such as ['a.example']"],
         ),
-        ('[network]\nallow = ["a.example"]\nalow = []', ["3: network.alow: is no key here; did you mean allow?"]),
+        ('[network]\nallow = ["a.example"]\nalow = []', ["3: network.alow: isn't a key here; did you mean allow?"]),
         ('[network]\nallow = ["*.com"]\ndeny = ["a:b"]', ["2: network.allow[0]: '*.com'", "3: network.deny[0]: 'a:b'"]),
         ('[network]\nallow = ["a.example"]\ntls = "on"', ["3: network.tls: 'on' is unknown, must be one of 'sni'"]),
         ('[network]\nallow = ["a.example"]\nprivate = "yes"', ["3: network.private: is a text, must be true or false"]),

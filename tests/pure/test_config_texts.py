@@ -1,4 +1,4 @@
-"""Configuration as text: what is no TOML, JSON or YAML, the lines of keys, any text at all, and the schema."""
+"""Configuration as text: what isn't TOML, JSON or YAML, the lines of keys, any text at all, and the schema."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def base(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("format", "text", "told"),
     [
-        ("toml", "a = ", "1: is no TOML: Invalid value"),
-        ("toml", "uid = 1\nuid = 2", "2: is no TOML: Cannot overwrite a value"),
-        ("toml", "[env]\n[env]", "2: is no TOML: Cannot declare"),
+        ("toml", "a = ", "1: isn't TOML: Invalid value"),
+        ("toml", "uid = 1\nuid = 2", "2: isn't TOML: Cannot overwrite a value"),
+        ("toml", "[env]\n[env]", "2: isn't TOML: Cannot declare"),
         ("toml", "a = " + "[" * 10000, "is nested too deeply"),
         ("toml", "a." * 500_000 + "a = 1", "has lines with too many dots"),
-        ("toml", "uid = " + "1" * 5000, "is no TOML: Exceeds the limit"),
-        ("toml", "a\0 = 1", "1: is no TOML: "),
+        ("toml", "uid = " + "1" * 5000, "isn't TOML: Exceeds the limit"),
+        ("toml", "a\0 = 1", "1: isn't TOML: "),
         ("json", '{"uid": 1,\n "uid": 2}', "2: uid: is there twice, first in line 1"),
         ("json", '{"env":\n{"A": "1",\n"\\u0041": "2"}}', "3: env.A: is there twice, first in line 2"),
-        ("json", '{"uid": 1,}', "1: is no JSON: "),
-        ("json", '{\n// no\n"uid": 1}', "2: is no JSON: Expecting property name enclosed in double quotes; JSON has no comments"),
-        ("json", '{"limits": {"cpus": NaN}}', "is no JSON: NaN is no number there"),
+        ("json", '{"uid": 1,}', "1: isn't JSON: "),
+        ("json", '{\n// no\n"uid": 1}', "2: isn't JSON: Expecting property name enclosed in double quotes; JSON has no comments"),
+        ("json", '{"limits": {"cpus": NaN}}', "isn't JSON: NaN isn't a number there"),
         ("json", "[" * 100_000, "is nested too deeply"),
-        ("json", '{"uid": ' + "1" * 5000 + "}", "is no JSON: Exceeds the limit"),
-        ("json", "", "1: is no JSON: Expecting value"),
+        ("json", '{"uid": ' + "1" * 5000 + "}", "isn't JSON: Exceeds the limit"),
+        ("json", "", "1: isn't JSON: Expecting value"),
         ("json", "[]", "is a list, must be a table"),
         ("json", "null", "is null, must be a table"),
         ("yaml", "uid: 1\nuid: 2", "2: uid: is there twice, first in line 1"),
         ("yaml", "env: {A: x, A: y}", "1: env.A: is there twice, first in line 1"),
         ("yaml", "x0: &x0 [a,a]\n" + "".join(f"x{i+1}: &x{i+1} [*x{i},*x{i}]\n" for i in range(40)), "1: has more than 20000 values, with what its aliases stand for"),
         ("yaml", "a: &a [*a]", "1: is nested too deeply"),
-        ("yaml", "a: *b", "1: is no YAML: found undefined alias"),
-        ("yaml", "sandbox:\n  limits:\n    <<: {memory: 1G}", "3: sandbox.limits.<<: is no key here"),
+        ("yaml", "a: *b", "1: isn't YAML: found undefined alias"),
+        ("yaml", "sandbox:\n  limits:\n    <<: {memory: 1G}", "3: sandbox.limits.<<: isn't a key here"),
         ("yaml", "a: " + "[" * 60, "1: is nested too deeply"),
         ("yaml", "protected: [" + "a, " * 20_000 + "]", "1: has more than 20000 values"),
         ("yaml", "!!python/object/apply:os.system [echo]", "is a python/object/apply:os.system, must be a table"),
@@ -64,11 +64,11 @@ def base(tmp_path: Path) -> Path:
         ("yaml", "deny: !!binary [a]", "1: deny: is a binary, must be a list of texts"),
         ("yaml", "uid: !!int ''", "1: uid: is a number that is none, must be a whole number"),
         ("yaml", "env: !!bool x", "1: env: is a truth value that is none, must be a table of texts"),
-        ("yaml", "env: {[a]: x}", "1: env: has a key that is no text"),
+        ("yaml", "env: {[a]: x}", "1: env: has a key that isn't a text"),
         ("yaml", "workspace: ~", "1: workspace: is null, must be a text; leave the key out, or quote it if it is ~"),
-        ("yaml", "uid: 1\n---\nuid: 2", "2: is no YAML: but found another document"),
-        ("yaml", "uid: 1\n x: : y", "2: is no YAML: mapping values are not allowed"),
-        ("yaml", "a: \x01", "is no YAML: unacceptable character #x0001"),
+        ("yaml", "uid: 1\n---\nuid: 2", "2: isn't YAML: but found another document"),
+        ("yaml", "uid: 1\n x: : y", "2: isn't YAML: mapping values are not allowed"),
+        ("yaml", "a: \x01", "isn't YAML: unacceptable character #x0001"),
         ("yaml", "- a", "is a list, must be a table"),
         ("yaml", "text", "is a text, must be a table"),
     ],
@@ -168,7 +168,7 @@ def test_not_everything_is_told_of_what_is_no_configuration(base: Path) -> None:
     """A hundred problems are enough, and no line is endless."""
     assert len(problems("".join(f"k{i}: 1\n" for i in range(5000)), base, "yaml")) == 101
     (told,) = problems(f"{'x' * 10_000} = 1", base)
-    assert len(told) < 1300 and "...: is no key here" in told
+    assert len(told) < 1300 and "...: isn't a key here" in told
 
 
 # ---- the schema

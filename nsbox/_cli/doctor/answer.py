@@ -39,7 +39,7 @@ def unknown(text: str) -> str:
     """Return what to say of a text that matches nothing."""
     words = [word for symptom in SYMPTOMS for word in (symptom.name, *symptom.words)]
     near = meant(text.strip().casefold(), words)
-    return f"nothing is known of that{near}; --list has what is, and `nsbox doctor` tries all"
+    return f"nothing is known of that{near}; --list shows what is known, and `nsbox doctor` tests this machine"
 
 
 def record(symptom: Symptom) -> dict[str, object]:
@@ -96,15 +96,15 @@ def page() -> str:
     rows = [
         "# First aid by symptom",
         "",
-        "Find the message, its cause and what helps. `nsbox doctor` looks at your machine as well. Give it the",
-        "message, or a word such as `docker`:",
+        "This page lists the messages that you may see, with the cause of each and what helps. `nsbox doctor` knows",
+        "the same list, and looks at your machine as well. Give it the message, or a word such as `docker`:",
         "",
         "```sh",
         'nsbox doctor "Operation not permitted"',
         "```",
         "",
         "`nsbox run ... 2>&1 | nsbox doctor -` explains what a command printed. `--json` is for programs. The exit",
-        "status is 1 if nothing is known of the symptom. This page is made from the same table.",
+        "status is 1 if nothing is known of the symptom.",
     ]
     for where, title in WHERE.items():
         rows += ["", f"## {title}", "", "| you see | cause | what helps | more |", "|---|---|---|---|"]
@@ -132,4 +132,4 @@ def _sentence(text: str) -> str:
     parts = re.split(r"(`[^`]*`)", text)
     parts[::2] = [re.sub(r"(?<![\w-])(--[a-z][\w-]*(?:[ =][A-Z][A-Z:]*\b)?)", r"`\1`", part) for part in parts[::2]]
     text = "".join(parts)
-    return text if text[:1] == "`" or text.startswith("nsbox") else text[:1].upper() + text[1:]
+    return text if text[:1] == "`" or text.startswith(("nsbox", "pip ")) else text[:1].upper() + text[1:]

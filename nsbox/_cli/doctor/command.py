@@ -32,7 +32,7 @@ def _lines(check: Check, style: Style) -> list[str]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print what works on this machine. Return 0 if the default policy is enforced as a whole, else 1.
+    """Print what works on this machine. Return 0 if the default policy is enforced in full, else 1.
 
     With a symptom, print what is known of it. Return 0 if anything is, else 1.
     """
@@ -52,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps({"holds": holds, "checks": [asdict(check) for check in checks]}, indent=1))
     else:
         print(*(line for check in checks for line in _lines(check, style_for(sys.stdout))), sep="\n")
-        print(f"\nThe default policy is {'' if holds else 'NOT '}enforced as a whole on this machine.")
+        print(f"\nThe default policy is {'' if holds else 'NOT '}enforced in full on this machine.")
     return 0 if holds else 1
 
 

@@ -73,13 +73,13 @@ def namespace_limit(host: Host) -> Look:
 def namespaces_switch(host: Host) -> Look:
     """Look at Debian's sysctl."""
     if host.unprivileged_userns is None:
-        return Look(False, "this kernel has no such switch")
+        return Look(False, "this kernel has no such setting")
     return _yes_or_no(not host.unprivileged_userns, "it is 0 here", "it is 1 here")
 
 
 def chroot(host: Host) -> Look:
     """Look whether the root is a mount point."""
-    return _yes_or_no(host.is_chrooted, "the root directory is no mount point", "the root directory is a mount point")
+    return _yes_or_no(host.is_chrooted, "the root directory isn't a mount point", "the root directory is a mount point")
 
 
 def kernel(host: Host) -> Look:

@@ -15,7 +15,7 @@ from nsbox._cli.parser import Parser, meant
 
 _STEPS = (
     ("nsbox doctor", "says whether sandboxes work on this machine, and what helps if not"),
-    ("nsbox shell", "is a shell in a sandbox: it can change this directory alone, and has no network"),
+    ("nsbox shell", "starts a shell in a sandbox: it can change only this directory, and has no network"),
     ("nsbox run -- COMMAND", "runs one command like that"),
 )
 
@@ -74,5 +74,5 @@ def _show_steps() -> None:
     lines = ["nsbox runs commands in sandboxes. Try:", ""]
     for line, about in _STEPS:
         lines.append(f"  {style.paint('name', line)}{' ' * (width - len(line))}  {about}")
-    lines += ["", "nsbox --help has all commands."]
+    lines += ["", "nsbox --help lists all commands."]
     print(*lines, sep="\n", file=stream)

@@ -68,7 +68,7 @@ def _decoded(data: bytes, name: str) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise PolicyError(name, f"is no text of Python: {error}") from None
+        raise PolicyError(name, f"isn't Python source: {error}") from None
 
 
 def _is_terminal() -> bool:

@@ -30,7 +30,7 @@ def add_options(parser: Parser) -> None:
         help="import this module before the code, which finds it under its name; may be repeated",
     )
     topic.add_argument(
-        "--audit", metavar="FILE", help="append a record of the code to this file, as JSON; without one, none runs"
+        "--audit", metavar="FILE", help="append a JSON record of the code to this file; without it, no code runs"
     )
     topic.add_argument("--overlay", action="store_true", help="throw away what changes in the workspace")
     topic.add_argument("--json", action="store_true", help="print the record of the run as JSON, and nothing else")

@@ -65,7 +65,7 @@ def add_options(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="[ADDRESS:]PORT[:PORT]",
-        help="make a server of the command's reachable at this address (default: 127.0.0.1) and port, 0 for any; the "
+        help="make the command's server reachable at this address (default: 127.0.0.1) and port, 0 for any; the "
         "last PORT is the server's own, inside. /PATH:PORT is a unix socket. May be repeated",
     )
 
@@ -89,7 +89,7 @@ def publish(text: str) -> Publish:
         address = parts.pop(0)
         address = _LOCAL if address == "localhost" else address
         if not re.fullmatch(rf"(?:{_BYTE}\.){{3}}{_BYTE}", address):
-            raise refuse(f"{address!r} is no address of this machine, such as 127.0.0.1 or [::1]")
+            raise refuse(f"{address!r} isn't an address of this machine, such as 127.0.0.1 or [::1]")
     if not 1 <= len(parts) <= 2 or not all(map(_is_number, parts)):
         raise refuse("must be [ADDRESS:]PORT[:PORT], such as 3000, 8080:3000 or 127.0.0.1:8080:3000")
     inside = _number(parts[-1], refuse, least=1)
@@ -112,7 +112,7 @@ def _ipv6(text: str, refuse: Callable[[str], Exception]) -> str:
     try:
         socket.inet_pton(socket.AF_INET6, text)
     except OSError:
-        raise refuse(f"{text!r} is no IPv6 address") from None
+        raise refuse(f"{text!r} isn't an IPv6 address") from None
     return text
 
 

@@ -288,7 +288,7 @@ class DaskMap(Iterator["DaskResult"]):
     # ---- the end
 
     def close(self) -> None:
-        """Cancel what was sent, and return when nothing of it runs any more. Closing twice is no error."""
+        """Cancel what was sent, and return when nothing of it runs any more. Closing twice isn't an error."""
         sent, self._sent = self._sent, {}
         self._codes = None
         self._meter.close()

@@ -125,7 +125,7 @@ class SandboxBackend(BaseSandbox):
         return self._id
 
     def close(self) -> None:
-        """End the session and everything that runs in it, if this backend began it. Closing twice is no error."""
+        """End the session and everything that runs in it, if this backend began it. Closing twice isn't an error."""
         if self._own is not None:
             self.box.close()
             self._own.close()

@@ -105,7 +105,7 @@ class SandboxExecutionPolicy(BaseExecutionPolicy):
         return process
 
     def close(self) -> None:
-        """End all shells that this has started. Closing twice is no error; spawn() then raises RuntimeError."""
+        """End all shells that this has started. Closing twice isn't an error; spawn() then raises RuntimeError."""
         with self._lock:
             self._is_closed = True
             shells = list(self._shells)

@@ -96,7 +96,7 @@ class Place:
         return self._box
 
     def close(self) -> None:
-        """End what runs, and remove the directory. Closing twice is no error."""
+        """End what runs, and remove the directory. Closing twice isn't an error."""
         if self._box is not None:
             self._box.close()
         scratch, self._scratch = self._scratch, None

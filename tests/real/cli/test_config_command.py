@@ -137,7 +137,7 @@ def test_check_of_what_is_wrong(
     assert (status, out) == (1, "")
     assert err.split("\n")[:-1] == [
         "c.toml:1: uid: -1 is out of range, must be 0 to 4294967294",
-        "c.toml:2: limit: is no key here; did you mean limits?",
+        "c.toml:2: limit: isn't a key here; did you mean limits?",
     ]
     for name, problem in (
         ("none.toml", "none.toml: No such file or directory"),

@@ -274,7 +274,7 @@ def test_no_regular_file(project: Path) -> None:
     (project / "directory.toml").mkdir()
     os.symlink("/dev/zero", project / "device.toml")
     for name in ("fifo.toml", "directory.toml", "device.toml"):
-        assert told(project / name) == [f"{project}/{name}: is no regular file"]
+        assert told(project / name) == [f"{project}/{name}: isn't a regular file"]
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(os.path.relpath(project / "s.toml"))
         with pytest.raises(OSError) as caught:
@@ -290,9 +290,9 @@ def test_files_that_are_none(project: Path) -> None:
     for name in ("large.toml", "sparse.json"):
         assert told(project / name) == [f"{project}/{name}: is larger than 1048576 bytes"]
     (project / "latin.toml").write_bytes("# a\nhostname = 'ü'\n".encode("latin-1"))
-    assert told(project / "latin.toml") == [f"{project}/latin.toml:2: is no UTF-8 (byte 16)"]
+    assert told(project / "latin.toml") == [f"{project}/latin.toml:2: isn't UTF-8 (byte 16)"]
     (project / "wide.toml").write_bytes("uid = 1".encode("utf-16"))
-    assert told(project / "wide.toml") == [f"{project}/wide.toml:1: is no UTF-8 (byte 0)"]
+    assert told(project / "wide.toml") == [f"{project}/wide.toml:1: isn't UTF-8 (byte 0)"]
     with pytest.raises(FileNotFoundError):
         load(project / "nothing.toml")
     with pytest.raises(NotADirectoryError):
@@ -315,7 +315,7 @@ def test_strange_names(project: Path) -> None:
         path = os.fsdecode(os.fsencode(project) + b"/" + name)
         Path(path).write_text("zz = 1")
         (line,) = told(path)
-        assert line.isprintable() and ": zz: is no key" in line
+        assert line.isprintable() and ": zz: isn't a key" in line
         Path(path).write_text('workspace = "."')
         assert load(path).policy == Policy.workspace(project, read=[path])
 
@@ -330,7 +330,7 @@ def test_the_line_is_told(project: Path) -> None:
     ):
         (project / name).write_text(text)
         assert told(project / name) == [
-            f"{project}/{name}:{line}: sandbox.netwrok: is no key here; did you mean network?"
+            f"{project}/{name}:{line}: sandbox.netwrok: isn't a key here; did you mean network?"
         ]
 
 

@@ -34,13 +34,13 @@ def test_without_the_sdk(workspace: Path, missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from nsbox._cli import main; sys.exit(main(['mcp']))"
     done = run(workspace, code)
     assert done.returncode == 125 and done.stdout == ""
-    assert done.stderr == 'nsbox: `nsbox mcp` needs the official SDK, version 2.3 or later: pip install "nsbox[mcp]"\n'
+    assert done.stderr == 'nsbox: `nsbox mcp` needs the official MCP SDK, version 2.3 or later: pip install "nsbox[mcp]"\n'
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--client-roots", "all"], "--client-roots: 'all' is none of narrow, allow, ignore"),
+        (["--client-roots", "all"], "--client-roots: 'all' isn't one of narrow, allow, ignore"),
         (["--policy", "x.toml"], "--policy: x.toml: No such file or directory"),
         (["--grace", "-1"], "nsbox mcp: --grace: "),
         (["command"], "unexpected argument: command"),

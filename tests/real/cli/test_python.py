@@ -225,7 +225,7 @@ def test_imports(workspace: Path) -> None:
             "the passthrough backend can't make them",
         ),
         (["--chdir", "/nonexistent", "-c", "1"], 125, "/nonexistent"),
-        (["--timeout", "soon", "-c", "1"], 2, "'soon' is no number of seconds"),
+        (["--timeout", "soon", "-c", "1"], 2, "'soon' isn't a number of seconds"),
     ],
 )
 def test_errors(workspace: Path, words: list[str], status: int, told: str) -> None:
