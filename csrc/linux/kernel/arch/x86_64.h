@@ -80,7 +80,7 @@ _Noreturn void arch_resume(const struct arch_context *context);
 #define ARCH_SA_RESTORER 0x04000000UL
 void arch_restore(void);
 #define ARCH_RESTORE                                                                                                   \
-    __asm__(".text\n.hidden arch_restore\n.globl arch_restore\n.type arch_restore, @function\narch_restore:\n\t"        \
+    __asm__(".text\n.hidden arch_restore\n.globl arch_restore\n.type arch_restore, @function\narch_restore:\n\t"       \
             "mov $15, %eax\n\tsyscall\n\thlt\n")
 
 #endif
