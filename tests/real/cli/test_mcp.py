@@ -34,7 +34,9 @@ def test_without_the_sdk(workspace: Path, missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from nsbox._cli import main; sys.exit(main(['mcp']))"
     done = run(workspace, code)
     assert done.returncode == 125 and done.stdout == ""
-    assert done.stderr == 'nsbox: `nsbox mcp` needs the official MCP SDK, version 2.3 or later: pip install "nsbox[mcp]"\n'
+    assert (
+        done.stderr == 'nsbox: `nsbox mcp` needs the official MCP SDK, version 2.3 or later: pip install "nsbox[mcp]"\n'
+    )
 
 
 @pytest.mark.parametrize(
