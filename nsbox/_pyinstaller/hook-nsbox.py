@@ -10,8 +10,8 @@ hiddenimports = [
     ),
     "_cffi_backend",
 ]
-# What enforces network lists, a program of its own: on Linux, and on macOS.
-_programs = [os.path.join(get_package_paths("nsbox")[1], name) for name in ("nsbox-net", "nsbox-proxy")]
+# Programs of their own: bwrap, and what enforces network lists, on Linux and on macOS.
+_programs = [os.path.join(get_package_paths("nsbox")[1], name) for name in ("nsbox-bwrap", "nsbox-net", "nsbox-proxy")]
 binaries = [(path, "nsbox") for path in _programs if os.path.exists(path)]
 # What runs in a policy's own interpreter, as text.
 datas = collect_data_files("nsbox._guest", include_py_files=True)
