@@ -1,12 +1,15 @@
-"""nsbox's tools, as LangChain's: for an agent without ShellToolMiddleware."""
+"""nsbox's tools, as LangChain's: for an agent without ShellToolMiddleware.
 
-from __future__ import annotations
+LangChain reads the annotations of a tool's _run() at each call. So this file has them as values, not as text, which
+would be compiled each time.
+"""
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from nsbox import CancelToken, call_tool, in_thread, tool_schemas
+from nsbox import CancelToken, Sandbox, Session, Transaction, call_tool, in_thread, tool_schemas
 from nsbox.integrations._extras import without
 
 try:
@@ -14,10 +17,19 @@ try:
 except ImportError as error:
     raise without("langchain", error) from error
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from nsbox import Sandbox, Session, Transaction
+class _Tool(StructuredTool):
+    """A tool whose functions take what the model gives, and nothing of LangChain's.
+
+    StructuredTool's own methods look at each call whether the function wants a config or callbacks. That would be half
+    of what LangChain takes for a call.
+    """
+
+    def _run(self, *args: Any, **arguments: Any) -> Any:
+        return self.func(*args, **arguments)
+
+    async def _arun(self, *args: Any, **arguments: Any) -> Any:
+        return await self.coroutine(*args, **arguments)
 
 
 def tools(
@@ -49,7 +61,7 @@ def _tool(box: Any, schema: dict[str, Any], options: dict[str, Any]) -> Structur
         call = functools.partial(call_tool, box, name, arguments, **{**options, "cancel": token})
         return _answer(await in_thread(call, token.cancel))
 
-    return StructuredTool.from_function(
+    return _Tool.from_function(
         func=run,
         coroutine=arun,
         name=name,

@@ -12,6 +12,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 import nsbox
@@ -58,6 +59,25 @@ def test_answers(workspace: Path) -> None:
         job = json.loads(call(by_name["background"], command="echo started; sleep 1234").content)["job"]
         assert json.loads(call(by_name["job_output"], job=job, wait=10).content)["text"] == "started\n"
         assert json.loads(call(by_name["job_kill"], job=job).content)["cause"] == "cancelled"
+
+
+def test_functions_are_not_inspected(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call doesn't look whether a function wants a config or callbacks; LangChain's own tool does, each time."""
+
+    def shell(command: str) -> str:
+        """Run a command."""
+        return command
+
+    own = StructuredTool.from_function(shell)
+    inspected: list[Any] = []
+    with nsbox.Sandbox(nsbox.Policy.workspace(workspace)) as box:
+        (tool,) = tools(box, ["shell"])
+        monkeypatch.setattr("langchain_core.tools.structured._get_runnable_config_param", inspected.append)
+        own.invoke({"command": "true"})
+        assert inspected == [shell]
+        assert json.loads(tool.invoke({"command": "echo 1"}))["stdout"] == "1\n"
+        assert json.loads(asyncio.run(tool.ainvoke({"command": "echo 2"})))["stdout"] == "2\n"
+    assert inspected == [shell]
 
 
 def test_agent(workspace: Path) -> None:
