@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import psutil
 import pytest
 from nsbox_testing.verdicts import LONG
 
@@ -131,12 +132,25 @@ def test_too_late(policy: Policy) -> None:
     """A command that has ended by itself wasn't cancelled, even if others still have its streams."""
     token = CancelToken()
 
+    def has_parent() -> bool:
+        """Say if the sleep is still the shell's, not pid 1's."""
+        for one in psutil.process_iter(["cmdline"]):
+            if one.info["cmdline"] == ["sleep", "1000.25"]:
+                try:
+                    return one.parent().name() == "sh"
+                except psutil.NoSuchProcess:  # the shell ends just now
+                    return True
+        return True
+
     def cancel_later(_: object) -> None:
-        time.sleep(2)  # for the shell's own end
+        until = time.monotonic() + LONG
+        while has_parent() and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.5)  # until pid 1 has said that the shell has ended
         token.cancel()
 
     with Sandbox(policy) as box, box.session() as session:
-        result = session.shell("echo; sleep 1000 & exit 3", cancel=token, on_output=cancel_later)
+        result = session.shell("echo; sleep 1000.25 & exit 3", cancel=token, on_output=cancel_later)
         assert (result.returncode, result.cause) == (3, "exit")
 
 

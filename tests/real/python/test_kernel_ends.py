@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -277,9 +278,19 @@ def test_atexit(kernel: PythonKernel) -> None:
     assert (result.ended, result.timed_out, result.ended_by) == (True, True, "SIGKILL")
 
 
-def test_an_end_between_two_calls(kernel: PythonKernel) -> None:
+LATER = """
+import os, threading, time
+def later():
+    while not os.path.exists("go{0}"): time.sleep(0.01)
+    os._exit({0})
+threading.Thread(target=later).start()
+"""
+
+
+def test_an_end_between_two_calls(kernel: PythonKernel, workspace: Path) -> None:
     """It is noticed: `ended` says how, and so does the next call."""
-    ran(kernel, "import os, threading; threading.Timer(0.05, os._exit, (7,)).start()")
+    ran(kernel, LATER.format(7))
+    (workspace / "go7").touch()
     deadline = time.monotonic() + LONG
     while kernel.ended is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -287,8 +298,12 @@ def test_an_end_between_two_calls(kernel: PythonKernel) -> None:
     with pytest.raises(ValueError, match="it has exited with status 7"):
         kernel.run("x")
     kernel.reset()
-    ran(kernel, "import os, threading; threading.Timer(0.05, os._exit, (8,)).start()")
-    time.sleep(0.3)
+    ran(kernel, LATER.format(8))
+    (workspace / "go8").touch()
+    assert kernel.pid is not None
+    while os.path.exists(f"/proc/{kernel.pid}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)  # nobody but the next call is to ask what its parent has said
     with pytest.raises(ValueError, match="it has exited with status 8"):
         kernel.run("x")
 
