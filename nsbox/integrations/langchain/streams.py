@@ -199,10 +199,15 @@ class Shell:
 
 
 class Input(io.TextIOBase):
-    """The shell's stdin, as a text stream."""
+    """The shell's stdin, as a text stream.
+
+    The shell gets nothing before flush(). So the marker is known before its command prints: the driver writes both and
+    then flushes.
+    """
 
     def __init__(self, shell: Shell, pipe: Any) -> None:
         self._shell, self._pipe = shell, pipe
+        self._text = ""  # what was written since the last flush()
 
     def writable(self) -> bool:
         """Return True."""
@@ -213,25 +218,38 @@ class Input(io.TextIOBase):
         return int(self._pipe.fileno())
 
     def write(self, text: str) -> int:
-        """Write all of it. A shell that has ended by itself looks like one that hangs, which its driver replaces."""
-        data = memoryview(self._shell.write(text).encode("utf-8", "surrogateescape"))
+        """Keep it for flush(). Raises ValueError if it is closed."""
+        self._check()
+        self._text += self._shell.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write all of it. A shell that has ended by itself looks like one that hangs, which its driver replaces.
+
+        Raises BrokenPipeError if the shell was ended from outside, and ValueError if this is closed.
+        """
+        self._check()
+        text, self._text = self._text, ""
+        data = memoryview(text.encode("utf-8", "surrogateescape"))
         try:
             while data:
                 data = data[self._pipe.write(data) :]
         except BrokenPipeError:
             if self._shell.is_ending:
                 raise
-        return len(text)
 
-    def flush(self) -> None:
-        """Do nothing: all is written at once. Raises ValueError if it is closed."""
+    def _check(self) -> None:
         if self.closed:
             raise ValueError("the stream is closed")
 
     def close(self) -> None:
-        """Close it. If the shell has ended, its readers have noticed when this returns."""
-        self._pipe.close()
-        self._shell.settle()
+        """Flush and close it. If the shell has ended, its readers have noticed when this returns."""
+        try:
+            if not self.closed:
+                self.flush()
+        finally:
+            self._pipe.close()
+            self._shell.settle()
 
     @property
     def closed(self) -> bool:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from nsbox_processes import sleepers
 
 import nsbox
 from nsbox.integrations.langchain import SandboxExecutionPolicy
+from nsbox.integrations.langchain.streams import Input
 
 SECRET = "the secret of the host"
 
@@ -269,3 +271,21 @@ def test_other_ways_of_driving(workspace: Path) -> None:
         assert "Read-only" in process.stderr.readline()
         assert list(process.stderr) == []
         assert process.wait() == 3
+
+
+def test_shell_gets_command_and_marker_at_once() -> None:
+    """The shell gets nothing before flush(): a command whose marker isn't known would print lines that aren't counted."""
+    reader, writer = os.pipe()
+    shell: Any = SimpleNamespace(write=str.upper, settle=lambda: None, is_ending=False)
+    with open(reader, "rb", buffering=0) as pipe:
+        os.set_blocking(reader, False)
+        with Input(shell, open(writer, "wb", buffering=0)) as stdin:
+            assert stdin.write("seq 1000\n") == 9
+            assert pipe.read() is None
+            stdin.write("marker\n")
+            stdin.flush()
+            assert pipe.read() == b"SEQ 1000\nMARKER\n"
+            stdin.write("last\n")
+        assert pipe.read() == b"LAST\n"
+        with pytest.raises(ValueError, match="closed"):
+            stdin.write("more\n")
