@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -29,6 +30,10 @@ class Cluster:
         self.tmp, self.env = short / "tmp", env
         self.errors = open(short / "errors", "w+")  # noqa: SIM115  (closed by close())
         self.process = self.start("cluster", str(short), stdin=subprocess.PIPE)
+        self.address = ""
+
+    def await_start(self) -> None:
+        """Wait until Ray runs; that may fail, as Ray has limits of its own, so the cluster is to be closed in any case."""
         self.address = self.said(self.process)
 
     def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
@@ -39,7 +44,9 @@ class Cluster:
     def said(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
         line = process.stdout.readline().strip()
-        assert line, (self.tmp.parent / "errors").read_text()[-5000:]
+        logs = self.tmp.parent / "ray/session_latest/logs"
+        files = [self.tmp.parent / "errors", *logs.glob("raylet.*"), *logs.glob("gcs_server.*")]
+        assert line, "\n".join(f"{file.name}: {file.read_text()[-3000:]}" for file in files)
         return line
 
     def beats(self) -> list[Path]:
@@ -80,9 +87,9 @@ def until(is_so: Callable[[], object]) -> None:
 
 @pytest.fixture
 def cluster(short: Path, env: dict[str, str]) -> Iterator[Cluster]:
-    made = Cluster(short, env)
-    yield made
-    made.close()
+    with contextlib.closing(Cluster(short, env)) as made:
+        made.await_start()
+        yield made
 
 
 def assert_nothing_left(cluster: Cluster, processes: set[psutil.Process]) -> None:
