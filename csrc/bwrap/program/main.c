@@ -75,22 +75,6 @@ static int tie(int parent)
 
 /* ---- one run */
 
-static bool check_open(struct program *p)
-{
-    for (uint64_t i = 0; i < p->line.n_fds; i++) {
-        int fd = p->line.fds[i], ret = 0;
-        struct digits d;
-        bool is_data = false; /* for those, the error of reading says more */
-        for (uint64_t k = 0; k < p->line.n_ops; k++) {
-            const nsbox_bwrap_op *op = &p->line.ops[k];
-            is_data = is_data || (op->fd == fd && op->what >= NSBOX_BWRAP_FILE && op->what <= NSBOX_BWRAP_RO_BIND_DATA);
-        }
-        if (!is_data && (ret = sys_get_fd_flags(fd)) < 0)
-            return FAIL(p, "Invalid fd: ", digits_of(&d, fd), ": ", errno_text(-ret));
-    }
-    return true;
-}
-
 /* Makes everything that the core needs; false if that has failed. */
 static bool prepare(struct program *p)
 {
@@ -98,7 +82,8 @@ static bool prepare(struct program *p)
     if (p->line.text[NSBOX_BWRAP_EXEC_LABEL] || p->line.text[NSBOX_BWRAP_FILE_LABEL])
         return FAIL(p, "labeling not supported on this system");
     caller_ask(p);
-    if (!check_open(p) || !plan_steps(p) || !plan_encode(p) || !request_isolation(p) || !request_command(p))
+    if (!check_open(p) || !plan_steps(p) || !plan_encode(p) || !request_isolation(p) || !check_open(p) ||
+        !request_command(p)) /* reading contents has closed descriptors */
         return false;
     uint64_t arena = nsbox_arena_size((uint32_t)p->steps.n);
     /* The children write to it, and a fork mustn't make its pages copy-on-write. */
@@ -121,9 +106,9 @@ static void drop_privileges(const struct program *p)
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2] = {{0}, {0}};
     sys_prctl(PR_SET_DUMPABLE, 0, 0);
-    sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
     data[0].effective = data[0].permitted = (uint32_t)p->caller.effective & 1u << CAP_KILL;
     sys_capset(&head, data);
+    sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
 }
 
 static int run(struct program *p)

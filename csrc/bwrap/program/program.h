@@ -61,6 +61,8 @@ void die_of(int number);
 void caller_ask(struct program *p);
 /* Does it run behind a seccomp filter? */
 bool caller_is_filtered(struct program *p);
+/* Is each descriptor open that is used for more than its contents? */
+bool check_open(struct program *p);
 uint64_t hexadecimal_after(const char *text);
 /* Returns all of a file, with a NUL behind; NULL if it can't be read. */
 char *file_text(struct program *p, const char *path, uint64_t *len);
@@ -103,6 +105,8 @@ void watch_ended(struct program *p, int status);
 
 /* Takes note of signals from now on. */
 void catch_signals(void);
+/* Signals end this process again. */
+void leave_signals(void);
 /* The first that came, or 0. */
 int caught(void);
 /* From now on each signal writes a byte to this descriptor; -1: to none. */

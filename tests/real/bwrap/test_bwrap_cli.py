@@ -289,7 +289,7 @@ def test_host_is_changed_where_it_is_shown_only(bwrap: str, tmp_path: Path) -> N
         (["--info-fd", "-1", "true"], "bwrap: Invalid fd: -1\n"),
         (["--args", "99", "true"], "bwrap: Can't read --args data: Bad file descriptor\n"),
         (["--file", "99", "/f", "true"], "bwrap: Can't write data to file /f: Bad file descriptor\n"),
-        (["--seccomp", "99", "true"], "bwrap: Invalid fd: 99: Bad file descriptor\n"),
+        (["--seccomp", "99", "true"], "bwrap: Can't read seccomp data: Bad file descriptor\n"),
         (
             ["--perms", "0700", "--bind", "/", "/", "true"],
             "bwrap: --perms must be followed by an option that creates a file\n",
