@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from typing import Any, TypeGuard
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -33,8 +34,6 @@ def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
     """Say what isinstance(value, collections.abc.Mapping) would."""
     if isinstance(value, dict | tuple | list):
         return isinstance(value, dict)
-    from collections.abc import Mapping
-
     return isinstance(value, Mapping)
 
 
