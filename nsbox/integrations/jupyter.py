@@ -3,7 +3,8 @@
     python -m nsbox.integrations.jupyter install --name contained --policy nsbox.toml --user
 
 The kernel has no network unless its policy says so. It is reached by unix sockets (transport "ipc") in a directory of
-its own, which the sandbox sees.
+its own, which the sandbox can write to. What this process writes for the kernel is in another one, which the sandbox
+can only read: a link that a kernel left there would lead the next start to a file of this machine's.
 """
 
 from __future__ import annotations
@@ -60,7 +61,13 @@ class SandboxProvisioner(LocalProvisioner):
         if self._directory is None:
             self._directory = tempfile.mkdtemp(prefix="nsbox-kernel-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-            manager.transport, manager.ip, manager.cache_ports = "ipc", os.path.join(self._directory, "s"), False
+            os.mkdir(os.path.join(self._directory, "connection"), 0o700)
+            os.mkdir(os.path.join(self._directory, "sockets"), 0o700)
+            manager.transport, manager.ip, manager.cache_ports = (
+                "ipc",
+                os.path.join(self._directory, "sockets", "s"),
+                False,
+            )
         made: dict[str, Any] = await super().pre_launch(**kwargs)
         return made
 
@@ -70,7 +77,8 @@ class SandboxProvisioner(LocalProvisioner):
         start = os.path.realpath(kwargs.get("cwd") or os.getcwd())
         policy = self._policy(start)
         # The sandbox may have other ids than this process, so it gets a copy of its own to read.
-        file, copy = self.parent.connection_file, os.path.join(self._directory, "connection.json")
+        shown, sockets = (os.path.join(self._directory, name) for name in ("connection", "sockets"))
+        file, copy = self.parent.connection_file, os.path.join(shown, "connection.json")
         shutil.copyfile(file, copy)
         given: dict[str, str] = kwargs.get("env") or {}
         variables = {name: given[name] for name in _VARIABLES if name in given}
@@ -79,7 +87,9 @@ class SandboxProvisioner(LocalProvisioner):
         variables["JPY_PARENT_PID"] = "1"  # it needn't look whether this process lives: its sandbox ends with it
         self.process = Popen(
             [copy if word == file else word for word in cmd],
-            policy=policy.with_(write=(*policy.write, self._directory), env={**dict(policy.env), **variables}),
+            policy=policy.with_(
+                write=(*policy.write, sockets), read=(*policy.read, shown), env={**dict(policy.env), **variables}
+            ),
             stdin=DEVNULL,
             stdout=kwargs.get("stdout"),
             stderr=kwargs.get("stderr"),

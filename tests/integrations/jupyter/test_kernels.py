@@ -122,6 +122,28 @@ def test_interrupt_and_restart(notebooks: Path) -> None:
         assert execute(client, "print(x + 1)") == "NameError"
 
 
+@pytest.mark.smoke
+def test_a_link_instead_of_the_connection_file(notebooks: Path, tmp_path: Path) -> None:
+    """A kernel can't have the next start write to a file of the machine: it can only read what is written for it.
+
+    The control: such a link in the notebook's directory is made, and leads there.
+    """
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    replaced = f"import os; os.remove(PLACE); os.symlink({str(victim)!r}, PLACE)"
+    with started("contained", notebooks) as (manager, client):
+        execute(client, "import os, ipykernel.connect as connect; open('own', 'w').close()")
+        assert execute(client, replaced.replace("PLACE", "'own'")) == ""
+        assert (notebooks / "own").resolve() == victim
+        assert execute(client, replaced.replace("PLACE", "connect.get_connection_file()")) == "OSError"
+        directory = "os.path.dirname(connect.get_connection_file())"
+        assert execute(client, f"os.rename({directory}, {directory} + 'x')") in ("OSError", "PermissionError")
+        manager.restart_kernel(now=True)
+        client.wait_for_ready(timeout=LONG)
+        assert execute(client, "print('again')") == "again\n"
+    assert victim.read_text() == "untouched"
+
+
 def test_a_gentle_shutdown(notebooks: Path) -> None:
     """The kernel ends by itself when it is asked to; nothing of what it started is left."""
     manager = KernelManager(kernel_name="contained")
