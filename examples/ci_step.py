@@ -15,16 +15,18 @@ import tempfile
 from pathlib import Path
 
 import nsbox
-from nsbox import Dev, Limits, Op, Policy, Proc, RoBind, Symlink, Tmpfs, TmpOverlay
+from nsbox import Dev, Limits, Mask, Op, Policy, Proc, RoBind, Symlink, Tmpfs, TmpOverlay
 
 LIMITS = Limits(memory="4G", cpu_seconds=600)
 
 
 def system() -> list[Op]:
-    """The system directories and this interpreter, read-only, as Policy.workspace() has them."""
+    """The system directories and this interpreter, read-only and without secrets, as Policy.workspace() has them."""
     host = nsbox.probe()
     ops: list[Op] = [Symlink(target, path) if target else RoBind(path, path) for path, target in host.directories]
-    return ops + [RoBind(path, path) for path in host.prefixes]
+    ops += [RoBind(path, path) for path in host.prefixes]
+    # Policy.layers() shows what the caller can read. As root that includes /etc/shadow.
+    return ops + [Mask(path, optional=True) for path in (*host.secrets, *host.private)]
 
 
 def overlaid(repository: Path) -> Policy:

@@ -289,6 +289,14 @@ def test_ci_step(options: list[str], project: Path) -> None:
     assert os.listdir(project) == ["kept"] and (project / "kept").read_text() == "as it was"
 
 
+@pytest.mark.parametrize("options", [[], ["--copy"]], ids=["overlay", "copy"])
+def test_ci_step_shows_no_secrets(options: list[str], project: Path) -> None:
+    """Not even root's: in layers as in a workspace. The control: outside, the caller reads what the test can read."""
+    done = example("ci_step.py", *options, str(project), "cat", "/etc/shadow", check=False)
+    assert done.returncode != 0 or done.stdout == ""
+    assert os.access("/etc/shadow", os.R_OK) is (os.geteuid() == 0)
+
+
 def test_ci_step_runs_pytest(project: Path) -> None:
     """By default it runs the tests of the repository."""
     (project / "test_it.py").write_text("def test_it():\n    open('cache', 'w').close()\n")
