@@ -213,7 +213,7 @@ def test_imports(workspace: Path) -> None:
         (["-c"], 2, "nsbox python: -c: needs a value"),
         (["nothing.py"], 2, "nsbox: nothing.py: No such file or directory"),
         (["."], 2, "nsbox: .: Is a directory"),
-        (["bad.py"], 2, "nsbox: bad.py: is no text of Python: "),
+        (["bad.py"], 2, "nsbox: bad.py: isn't Python source: "),
         (["--save-images", ".", "-c", "1"], 2, "nsbox: --save-images: is for the prompt"),
         (["--import", "a b", "-c", "1"], 2, "nsbox: --import: has 'a b', which is no name of a module"),
         (["--python", "/nonexistent/python", "-c", "1"], 125, "/nonexistent/python"),
