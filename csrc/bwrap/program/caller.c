@@ -109,3 +109,23 @@ bool caller_ask(struct program *p)
     c->gid_map = file_text(p, "/proc/self/gid_map", NULL);
     return true;
 }
+
+static bool check_fd(struct program *p, int fd)
+{
+    struct digits d;
+    int ret = sys_get_fd_flags(fd);
+    return ret >= 0 || FAIL(p, "Invalid fd: ", digits_of(&d, fd), ": ", errno_text(-ret));
+}
+
+bool check_still_open(struct program *p)
+{
+    for (int i = 0; i < NSBOX_BWRAP_FDS; i++)
+        if (p->line.fd[i] >= 0 && i != NSBOX_BWRAP_SECCOMP && !check_fd(p, p->line.fd[i]))
+            return false;
+    for (uint64_t k = 0; k < p->line.n_ops; k++) {
+        const nsbox_bwrap_op *op = &p->line.ops[k];
+        if ((op->what == NSBOX_BWRAP_BIND_FD || op->what == NSBOX_BWRAP_RO_BIND_FD) && !check_fd(p, op->fd))
+            return false;
+    }
+    return true;
+}

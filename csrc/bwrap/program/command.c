@@ -1,6 +1,8 @@
 /* command.c: the command: its program, arguments, environment, directory and descriptors. */
 #include "program.h"
 
+enum { MAX_NAME = 255 }; /* no directory has a longer one, limits.h(0p) */
+
 /* Returns a variable's value; NULL without it. */
 static const char *value_of(const struct program *p, const char *name)
 {
@@ -77,7 +79,7 @@ static bool programs(struct program *p, const char *name)
 {
     const char *path = value_of(p, "PATH");
     uint64_t n = 1;
-    bool is_path = !*name;
+    bool is_path = !*name || text_length(name) > MAX_NAME;
     path = path ? path : "/bin:/usr/bin"; /* confstr(3) */
     for (const char *ch = name; *ch; ch++)
         is_path = is_path || *ch == '/';

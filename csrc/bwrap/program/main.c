@@ -98,7 +98,7 @@ static bool prepare(struct program *p)
     if (p->line.text[NSBOX_BWRAP_EXEC_LABEL] || p->line.text[NSBOX_BWRAP_FILE_LABEL])
         return FAIL(p, "labeling not supported on this system");
     if (!check_open(p) || !caller_ask(p) || !plan_steps(p) || !plan_encode(p) || !request_isolation(p) ||
-        !request_command(p))
+        !check_still_open(p) || !request_command(p))
         return false;
     uint64_t arena = nsbox_arena_size((uint32_t)p->steps.n);
     /* The children write to it, and a fork mustn't make its pages copy-on-write. */

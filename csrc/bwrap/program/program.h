@@ -60,6 +60,8 @@ void die_of(int number);
 
 /* caller.c */
 bool caller_ask(struct program *p);
+/* Reading contents has closed descriptors: were there others among them, which another option needs? */
+bool check_still_open(struct program *p);
 uint64_t hexadecimal_after(const char *text);
 /* Returns all of a file, with a NUL behind; NULL if it can't be read. */
 char *file_text(struct program *p, const char *path, uint64_t *len);
@@ -91,6 +93,8 @@ void watch_ended(struct program *p, int status);
 
 /* Takes note of signals from now on. */
 void catch_signals(void);
+/* Signals end this process again. */
+void leave_signals(void);
 /* The first that came, or 0. */
 int caught(void);
 /* From now on each signal writes a byte to this descriptor; -1: to none. */

@@ -17,6 +17,7 @@ enum { FORWARDED = sizeof forwarded / sizeof forwarded[0] };
 static int wake_fd = -1;
 static int waiting[MOST]; /* numbers, in their order */
 static unsigned n_waiting, n_taken;
+static sys_sigset given; /* the signals that were blocked before the wait */
 
 static void take_note(int number)
 {
@@ -43,6 +44,15 @@ void catch_signals(void)
             sys_sigaction(forwarded[i], &ours, NULL);
 }
 
+void leave_signals(void)
+{
+    struct sys_sigaction usual = {.handler = SIG_DFL}, now;
+    for (unsigned i = 0; i < FORWARDED; i++)
+        if (sys_sigaction(forwarded[i], NULL, &now) >= 0 && now.handler == take_note)
+            sys_sigaction(forwarded[i], &usual, NULL);
+    sys_sigprocmask(SIG_SETMASK, &given, NULL);
+}
+
 int caught(void)
 {
     unsigned n = __atomic_load_n(&n_waiting, __ATOMIC_SEQ_CST);
@@ -65,17 +75,21 @@ static int64_t now_ms(void)
 static bool is_caught(struct program *p, int pid, int number)
 {
     struct digits d;
+    void *kept = p->line.memory; /* signals may come for ever: what each one takes is given back */
+    p->line.memory = NULL;
     const char *path = JOIN(p, "/proc/", digits_of(&d, pid), "/status");
     const char *text = path ? file_text(p, path, NULL) : NULL;
-    for (const char *at = text; at && *at;) {
+    bool found = !text;
+    for (const char *at = text; at && *at && !found;) {
         const char *mask = text_after(at, "SigCgt:");
         mask = mask ? mask : text_after(at, "SigIgn:");
-        if (mask && (hexadecimal_after(mask) >> (number - 1) & 1))
-            return true;
+        found = mask && (hexadecimal_after(mask) >> (number - 1) & 1);
         while (*at && *at++ != '\n')
             continue;
     }
-    return !text;
+    memory_give_back(&p->line.memory);
+    p->line.memory = kept;
+    return found;
 }
 
 /* Waits for a signal, and for the command's end at the latest after some time. Returns its number, 0 if it isn't for
@@ -103,7 +117,7 @@ int wait_for_command(struct program *p, int *ours)
     sys_sigset watched = SIGNAL_BIT(SIGCHLD), got = 0;
     for (unsigned i = 0; i < FORWARDED; i++)
         watched |= SIGNAL_BIT(forwarded[i]);
-    sys_sigprocmask(SIG_BLOCK, &watched, NULL);
+    sys_sigprocmask(SIG_BLOCK, &watched, &given);
     *ours = 0;
     for (;;) {
         int ended = sys_wait_usage(pid, &status, 1 /* WNOHANG */ | WALL, NULL), killed = status & 0x7f;

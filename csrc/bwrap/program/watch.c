@@ -52,6 +52,20 @@ static bool note(const char *const *parts)
 
 /* ---- what is told */
 
+/* Waits until there is room for a write; -ECANCELED if a signal comes first. Nothing waits for a descriptor that isn't
+ * open for writing: poll(2) would never find room there. */
+static int await_room(int fd)
+{
+    struct pollfd fds[] = {{.fd = fd, .events = POLLOUT}, {.fd = watch.signalled[0], .events = POLLIN}};
+    int flags = sys_get_status_flags(fd), ret;
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+        return flags < 0 ? flags : -EBADF;
+    do
+        ret = sys_ppoll(fds, 2, NULL);
+    while (ret == -EINTR || ret == 0);
+    return ret < 0 || fds[0].revents ? ret : -ECANCELED;
+}
+
 /* Where nobody reads it any more is an error, not the end of this process: its signal stays blocked. */
 static bool write_all(int fd, const char *text)
 {
@@ -59,9 +73,13 @@ static bool write_all(int fd, const char *text)
     const sys_sigset pipe = SIGNAL_BIT(SIGPIPE);
     sys_sigprocmask(SIG_BLOCK, &pipe, NULL);
     while (n) {
-        long done = sys_write(fd, text, n);
-        if (done == -EINTR)
+        long done = await_room(fd);
+        if (done >= 0)
+            done = sys_write(fd, text, n);
+        if (done == -EINTR || done == -EAGAIN)
             continue;
+        if (done == -ECANCELED)
+            return NOTE("killed while nobody read what it reports");
         if (done < 0)
             return NOTE("Write to info_fd: ", errno_text((int)-done));
         text += done;
@@ -259,8 +277,13 @@ static int make_ends(int reports[2], int hold[2])
     ret = ret < 0 ? ret : sys_pipe2(watch.signalled, SYS_O_CLOEXEC | O_NONBLOCK);
     for (int i = 0; i < 2 && ret >= 0; i++) {
         int *fds[] = {&reports[i], &hold[i], &watch.signalled[i]};
-        for (int k = 0; k < 3 && ret >= 0; k++)
-            ret = *fds[k] > 2 ? 0 : (*fds[k] = sys_dupfd_cloexec(*fds[k], 3)); /* the low ones belong to the command */
+        for (int k = 0; k < 3 && ret >= 0; k++) { /* the low ones belong to the command */
+            int low = *fds[k];
+            if (low > 2)
+                continue;
+            ret = *fds[k] = sys_dupfd_cloexec(low, 3);
+            sys_close(low); /* or the end of this descriptor would never come */
+        }
     }
     return ret;
 }
@@ -356,9 +379,14 @@ bool watch_started(struct program *p)
 /* Writes the exit status of a command that has been started. That its reader has gone is no error. */
 void watch_ended(struct program *p, int status)
 {
+    static const int64_t at_once[2] = {0, 0};
     int fd = p->line.fd[NSBOX_BWRAP_JSON_STATUS];
     struct digits d;
     const char *text = fd < 0 ? NULL : JOIN(p, "{ \"exit-code\": ", digits_of(&d, status), " }\n");
-    if (text)
-        write_all(fd, text);
+    if (!text)
+        return;
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    if (sys_ppoll(&room, 1, at_once) == 0) /* the command has ended; a write that waits for a reader can be ended too */
+        leave_signals();
+    write_all(fd, text);
 }
