@@ -135,7 +135,7 @@ static int run(struct program *p)
     sys_close(result->init_pidfd);
     int status = wait_for_command(p, &ours);
     if (watched && !p->has_failed)
-        watch_ended(p, status);
+        watch_ended(p, status, ours != 0);
     /* A shell that started this process knows then that its user wants to stop. */
     if (ours)
         die_of(ours);

@@ -99,7 +99,8 @@ bool is_watched(const struct program *p);
 bool watch_begin(struct program *p);
 /* Takes over what nsbox_spawn() has left; false if something went wrong here. Then the command has ended. */
 bool watch_started(struct program *p);
-void watch_ended(struct program *p, int status);
+/* is_told_to_end: by a signal, so that it waits for no reader. */
+void watch_ended(struct program *p, int status, bool is_told_to_end);
 
 /* ---- wait.c */
 

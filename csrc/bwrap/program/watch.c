@@ -377,7 +377,7 @@ bool watch_started(struct program *p)
 }
 
 /* Writes the exit status of a command that has been started. That its reader has gone is no error. */
-void watch_ended(struct program *p, int status)
+void watch_ended(struct program *p, int status, bool is_told_to_end)
 {
     static const int64_t at_once[2] = {0, 0};
     int fd = p->line.fd[NSBOX_BWRAP_JSON_STATUS];
@@ -386,7 +386,10 @@ void watch_ended(struct program *p, int status)
     if (!text)
         return;
     struct pollfd room = {.fd = fd, .events = POLLOUT};
-    if (sys_ppoll(&room, 1, at_once) == 0) /* the command has ended; a write that waits for a reader can be ended too */
+    if (sys_ppoll(&room, 1, at_once) == 0) { /* nobody reads it; a signal ends the wait for a reader */
+        if (is_told_to_end)
+            return;
         leave_signals();
+    }
     write_all(fd, text);
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pty
 import select
@@ -201,57 +200,3 @@ def test_what_the_program_keeps_while_it_waits(bwrap: str) -> None:
     done = subprocess.run([bwrap, *SHARED, "sh", "-c", script], capture_output=True, text=True, check=True)
     kept = 1 << 5 if os.geteuid() == 0 else 0
     assert [int(line.split()[1], 16) for line in done.stdout.splitlines()] == [kept, kept]
-
-
-@pytest.mark.parametrize("closed", [(0,), (0, 1), (0, 1, 2)], ids=str)
-def test_a_descriptor_that_blocks_with_streams_closed(bwrap: str, closed: tuple[int, ...]) -> None:
-    """Ours don't take the numbers of standard streams; a command that can't start is told of, not waited for."""
-    read, write = os.pipe()
-
-    def close() -> None:
-        for fd in closed:
-            os.close(fd)
-
-    line = [bwrap, *OWN_PID, "--json-status-fd", str(write), "/nosuch"]
-    done = subprocess.run(line, preexec_fn=close, pass_fds=(write,), timeout=30, check=False)
-    os.close(write)
-    assert done.returncode == 1
-    with open(read) as file:
-        assert "exit-code" not in file.read()
-
-
-@pytest.mark.parametrize("option", ["--info-fd", "--json-status-fd"])
-def test_a_reader_that_does_not_read(bwrap: str, option: str) -> None:
-    """While a full pipe takes no facts, a signal still ends all; nothing is left."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(write, bytes(4096))
-    os.set_blocking(write, True)
-    with subprocess.Popen([bwrap, *OWN_PID, option, str(write), "sleep", "100"], pass_fds=(write,)) as process:
-        os.close(write)
-        while len(os.listdir(f"/proc/{process.pid}/task")) < 2:  # the one that watches, and writes
-            os.sched_yield()
-        process.terminate()
-        assert process.wait(timeout=30) in (1, -signal.SIGTERM)
-    os.close(read)
-
-
-def test_a_name_that_no_directory_has(bwrap: str) -> None:
-    """A long name isn't put behind each directory of a long PATH, which would take memory by their product."""
-    line = [bwrap, *SHARED, "x" * 100_000]
-    done = subprocess.run(
-        line, env={"PATH": "/usr/bin:" * 10_000}, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 1 and done.stderr.endswith("File name too long\n")
-
-
-def test_a_descriptor_for_two_purposes(bwrap: str) -> None:
-    """What is read to its end is closed; then it isn't there any more for the other option."""
-    read, write = os.pipe()
-    os.close(write)
-    line = [bwrap, *SHARED, "--tmpfs", "/mnt", "--file", str(read), "/mnt/f", "--sync-fd", str(read), "true"]
-    done = subprocess.run(line, pass_fds=(read,), capture_output=True, text=True, check=False)
-    os.close(read)
-    assert (done.returncode, done.stderr) == (1, f"bwrap: Invalid fd: {read}: Bad file descriptor\n")
