@@ -162,6 +162,7 @@ static const char *of_step(struct program *p, const nsbox_result *res, const cha
 static const char *of_line(struct program *p, const nsbox_result *res, const char *why)
 {
     const nsbox_bwrap_line *line = &p->line;
+    bool is_pid = line->fd[NSBOX_BWRAP_PIDNS] >= 0 && line->fd[NSBOX_BWRAP_USERNS] < 0;
     switch (res->step) {
     case NSBOX_STEP_EXEC:
         return JOIN(p, "execvp ", line->command[0], ": ", why);
@@ -173,8 +174,7 @@ static const char *of_line(struct program *p, const nsbox_result *res, const cha
     case NSBOX_STEP_SECCOMP:
         return JOIN(p, "prctl(PR_SET_SECCOMP): ", why);
     case NSBOX_STEP_JOIN:
-        return JOIN(p, "Joining specified ", line->fd[NSBOX_BWRAP_USERNS] < 0 ? "pid" : "user",
-                    " namespace failed: ", why);
+        return JOIN(p, "Joining specified ", is_pid ? "pid" : "user", " namespace failed: ", why);
     default:
         return NULL;
     }
