@@ -173,6 +173,8 @@ static const char *of_line(struct program *p, const nsbox_result *res, const cha
         return res->error == EEXIST ? "creation of new user namespaces was not disabled as requested" : NULL;
     case NSBOX_STEP_SECCOMP:
         return JOIN(p, "prctl(PR_SET_SECCOMP): ", why);
+    case NSBOX_STEP_SECOND_USERNS:
+        return line->fd[NSBOX_BWRAP_USERNS2] < 0 ? NULL : JOIN(p, "Setting userns2 failed: ", why);
     case NSBOX_STEP_JOIN:
         return JOIN(p, "Joining specified ", is_pid ? "pid" : "user", " namespace failed: ", why);
     default:
@@ -263,6 +265,8 @@ static const char *machine_hint(struct program *p, uint32_t step, int error)
         return "a seccomp filter refuses CLONE_PARENT: in a sandbox of nsbox, its policy needs nested=True";
     if (step == NSBOX_STEP_FS && error == EPERM)
         return "a new procfs needs a fully visible /proc: in a container, --security-opt systempaths=unconfined";
+    if (step == NSBOX_STEP_SECOND_USERNS && p->line.fd[NSBOX_BWRAP_USERNS2] >= 0)
+        return ""; /* it is about that one, not about the machine */
     bool is_userns = step == NSBOX_STEP_UNSHARE || step == NSBOX_STEP_UID_MAP || step == NSBOX_STEP_GID_MAP ||
                      step == NSBOX_STEP_SETGROUPS || step == NSBOX_STEP_SECOND_USERNS ||
                      (step == NSBOX_STEP_ROOT && (error == EPERM || error == EACCES));

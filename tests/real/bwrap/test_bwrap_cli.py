@@ -300,6 +300,7 @@ def test_host_is_changed_where_it_is_shown_only(bwrap: str, tmp_path: Path) -> N
             "bwrap: Can't find source path /\udcff\udcfe: No such file or directory\n",
         ),
         (["--bind", "/", "/", "no\udcff"], "bwrap: execvp no\udcff: No such file or directory\n"),
+        (["--userns2", "0", "--bind", "/", "/", "true"], "bwrap: Setting userns2 failed: Invalid argument\n"),
         (
             ["--userns", "0", "--bind", "/", "/", "true"],
             "bwrap: Joining specified user namespace failed: Invalid argument\n",
