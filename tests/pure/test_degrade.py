@@ -135,8 +135,7 @@ def lacking(plan: Plan, policy: Policy, host: Host) -> set[str]:
         "attributes": mounts,
         "processes": "pid" in plan.namespaces,
         "tmp": bool(tmpfs and (policy.tmp_size is None or tmpfs[-1].size == policy.tmp_size))
-        or ("/tmp" in policy.write and (mounts or policy.tmp_size is None))
-        or "/tmp" in policy.read,
+        or ("/tmp" in (*policy.write, *policy.read) and (mounts or policy.tmp_size is None)),
         "home": policy.home != "private" or mounts,
         "hostname": policy.hostname is None or any(isinstance(op, ops.Hostname) for op in plan.ops),
         "ids": policy.uid is None or plan.identity.uid == policy.uid,
