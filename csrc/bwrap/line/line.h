@@ -126,6 +126,10 @@ bool is_whole(struct number number);
 /* Returns a descriptor's number, which is noted; or -1, when the reading has ended. */
 int32_t reader_fd(struct reader *r, const char *text);
 
+/* Reads a descriptor to its end, and closes it from 3 up. Behind the data is a NUL. Returns 0 or -errno; without memory
+ * *data is NULL. at: whose memory. */
+int read_all(void **at, int fd, uint8_t **data, uint64_t *len);
+
 /* Reads the descriptor that a word names to its end; false if the reading has ended. what: for messages. */
 bool reader_contents(struct reader *r, const char *word, const char *what, nsbox_bwrap_filter *found);
 

@@ -2,7 +2,7 @@
 #include "line.h"
 #include "kernel/sys.h"
 
-enum { CHUNK = 65536 };
+enum { CHUNK = 16384 };
 
 /* ---- the reader */
 
@@ -75,16 +75,32 @@ static void forget_fd(struct reader *r, int32_t fd)
     r->fds.n = kept;
 }
 
-/* Returns the n bytes with room for CHUNK more, and a NUL. */
-static uint8_t *with_room(struct reader *r, const uint8_t *bytes, uint64_t n, uint64_t *room)
+int read_all(void **at, int fd, uint8_t **data, uint64_t *len)
 {
-    if (*room > n + CHUNK)
-        return (uint8_t *)bytes;
-    *room = 2 * n + 2 * CHUNK;
-    uint8_t *more = reader_take(r, *room);
-    for (uint64_t i = 0; more && i < n; i++)
-        more[i] = bytes[i];
-    return more;
+    uint8_t *bytes = NULL;
+    uint64_t n = 0, room = 0;
+    long got = 1;
+    while (got > 0) {
+        if (room <= n + CHUNK) {
+            uint8_t *more = memory_take(at, room = 2 * n + 2 * CHUNK);
+            for (uint64_t i = 0; more && i < n; i++)
+                more[i] = bytes[i];
+            bytes = more;
+        }
+        if (!bytes) {
+            got = -ENOMEM;
+            break;
+        }
+        do
+            got = sys_read(fd, bytes + n, CHUNK);
+        while (got == -EINTR);
+        n += got > 0 ? (uint64_t)got : 0;
+    }
+    if (fd > 2)
+        sys_close(fd);
+    *data = bytes;
+    *len = n;
+    return (int)got;
 }
 
 bool reader_contents(struct reader *r, const char *word, const char *what, nsbox_bwrap_filter *found)
@@ -93,22 +109,14 @@ bool reader_contents(struct reader *r, const char *word, const char *what, nsbox
     if (fd < 0)
         return false;
     forget_fd(r, fd);
-    uint8_t *bytes = NULL;
-    uint64_t n = 0, room = 0;
-    long got = 1;
-    while (got > 0 && (bytes = with_room(r, bytes, n, &room))) {
-        do
-            got = sys_read(fd, bytes + n, CHUNK);
-        while (got == -EINTR);
-        n += got > 0 ? (uint64_t)got : 0;
-    }
-    if (fd > 2)
-        sys_close(fd);
+    uint8_t *bytes;
+    int got = read_all(&r->line->memory, fd, &bytes, &found->len);
+    if (got == -ENOMEM && !bytes)
+        r->stopped = r->no_memory = true;
     if (got < 0)
-        DIE(r, "Can't read ", what, " data: ", errno_text((int)-got));
+        DIE(r, "Can't read ", what, " data: ", errno_text(-got));
     if (r->stopped)
         return false;
     found->code = bytes;
-    found->len = n;
     return true;
 }

@@ -1,34 +1,14 @@
 /* caller.c: who calls, as /proc and the kernel say. */
 #include "program.h"
 
-enum { CHUNK = 16384, CAP_LAST = 40 };
+enum { CAP_LAST = 40 };
 
 int fd_contents(struct program *p, int fd, uint8_t **data, uint64_t *len)
 {
-    uint8_t *bytes = NULL;
-    uint64_t n = 0, room = 0;
-    long got = 1;
-    while (got > 0) {
-        if (room < n + CHUNK + 1) {
-            uint8_t *more = program_take(p, room = 2 * n + CHUNK + 1);
-            if (!more)
-                return -ENOMEM;
-            for (uint64_t i = 0; i < n; i++)
-                more[i] = bytes[i];
-            bytes = more;
-        }
-        got = sys_read(fd, bytes + n, CHUNK);
-        if (got == -EINTR)
-            got = 1;
-        else if (got > 0)
-            n += (uint64_t)got;
-    }
-    if (fd > 2)
-        sys_close(fd);
-    bytes[n] = 0;
-    *data = bytes;
-    *len = n;
-    return (int)got;
+    int ret = read_all(&p->line.memory, fd, data, len);
+    if (!*data)
+        no_memory(p);
+    return ret;
 }
 
 char *file_text(struct program *p, const char *path, uint64_t *len)
