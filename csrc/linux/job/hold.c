@@ -1,28 +1,5 @@
 /* hold.c: the set-up stops, shows what is there to the process that holds the request, and waits for its word. */
 #include "job.h"
-#include "kernel/message.h"
-
-enum { MOST_FDS = 7 };
-
-/* Sends a byte, and descriptors with it, through a unix socket (unix(7)). */
-int send_fds(int socket, const int *fds, unsigned n)
-{
-    struct {
-        size_t len;
-        int level, type, fds[MOST_FDS];
-    } control;
-    _Static_assert((int)MOST_FDS >= (int)NSBOX_SENT && (int)MOST_FDS >= (int)NSBOX_SHOWN, "all have a place");
-    char byte = 0;
-    struct iovec data = {&byte, 1};
-    struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = 16 + sizeof *fds * n};
-    control.len = message.n_control;
-    control.level = 1; /* SOL_SOCKET */
-    control.type = 1;  /* SCM_RIGHTS */
-    for (unsigned i = 0; i < n; i++)
-        control.fds[i] = fds[i];
-    int ret = sys_sendmsg(socket, &message);
-    return ret < 0 ? ret : 0;
-}
 
 /* Sends the command's root and namespaces. The holder may not open them itself as long as the command shares memory
  * that isn't dumpable; each process may open its own. */

@@ -3,6 +3,7 @@
 #define NSBOX_JOB_H
 
 #include "clone.h"
+#include "kernel/message.h"
 #include "root/ops.h"
 
 /* Work space of one spawn, borrowed from Python. */
@@ -43,6 +44,7 @@ struct job {
     uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
     int setup_pipe[2];                 /* ends when the mediator has gone; carries a byte: enum nsbox_told */
     int parked_pipe[2];                /* the same if it belongs to the caller: its descriptors, or -1 */
+    int kept_pair[2];                  /* sockets by which what is kept reaches the caller: its end first; or -1 */
     struct sharer helper, map_program; /* of userns2.c and maps.c; pidns_below.c has the second too */
 
     struct {
@@ -193,16 +195,6 @@ static inline int forks(const nsbox_request *r)
     return r->flags & NSBOX_FORK_COMMAND && !(r->flags & NSBOX_AS_INIT);
 }
 
-/* Returns a descriptor from 3 up for one that may be lower, or -errno. */
-static inline int move_high(int fd)
-{
-    if (fd < 0 || fd > 2)
-        return fd;
-    int high = sys_dupfd_cloexec(fd, 3);
-    sys_close(fd);
-    return high;
-}
-
 static inline int open_pidfd(int pid)
 {
     return move_high(sys_pidfd_open(pid));
@@ -256,7 +248,6 @@ void close_own_places(struct job *j);
 int execute_init(int lifeline, int setup, int says, int image); /* only returns on error; with its own table */
 
 /* hold.c */
-int send_fds(int socket, const int *fds, unsigned n);
 int hold(struct job *j, int is_command, uint32_t *step);
 
 /* parallel.c */

@@ -1,6 +1,8 @@
-/* message.h: the argument of sendmsg(2) and recvmsg(2) as the kernel defines it. */
+/* message.h: sendmsg(2) and recvmsg(2): their argument as the kernel defines it, and descriptors as what is sent. */
 #ifndef NSBOX_MESSAGE_H
 #define NSBOX_MESSAGE_H
+
+#include "sys.h"
 
 #include <stddef.h>
 
@@ -19,5 +21,18 @@ struct message {
     size_t n_control;
     size_t flags;
 };
+
+/* Returns a descriptor from 3 up for one that may be lower, or -errno. */
+static inline int move_high(int fd)
+{
+    if (fd < 0 || fd > 2)
+        return fd;
+    int high = sys_dupfd_cloexec(fd, 3);
+    sys_close(fd);
+    return high;
+}
+
+int send_fds(int socket, const int *fds, unsigned n);
+int receive_fds(int socket, int *fds, unsigned n);
 
 #endif
