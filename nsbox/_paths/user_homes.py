@@ -10,6 +10,7 @@ Directories are compared by device and inode: a home has other names by links an
 from __future__ import annotations
 
 import os
+import pwd
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, remembered
@@ -81,8 +82,6 @@ def _homes(owner: int) -> Iterator[str]:
 @remembered
 def _home_of(uid: int) -> str:
     """Return a user's home by the user database, "" if it has none."""
-    import pwd
-
     try:
         return pwd.getpwuid(uid).pw_dir
     except (KeyError, OverflowError):
