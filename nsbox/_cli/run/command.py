@@ -111,15 +111,19 @@ def give_terminal(policy: Policy, fds: list[Any]) -> None:
 
 
 def losses_of(policy: Policy) -> list[str]:
-    """Return a line for each of the policy's losses that is one here; raises what a start under it raises."""
+    """Return a line for each loss that the policy accepts and has here; raises what a start under it raises.
+
+    Where nothing is contained, one warning has said so.
+    """
     if not policy.degrade and policy.require != "nothing":
         return []
     from nsbox._lookup.host import host_for
-    from nsbox._policy.losses import LOSSES
+    from nsbox._policy.losses import Losses
     from nsbox._spawn.prepare import prepare
 
-    lost = prepare(policy, host_for(policy)).plan.lost
-    return [f"lost here, as --degrade allows: {name}: {LOSSES[name]}" for name in sorted(lost)]
+    plan = prepare(policy, host_for(policy)).plan
+    names = () if plan.backend == "passthrough" else sorted(plan.lost)
+    return [f"lost here: {Losses({name}).details()}" for name in names]
 
 
 class Work:
