@@ -10,11 +10,15 @@ Directories are compared by device and inode: a home has other names by links an
 from __future__ import annotations
 
 import os
-import pwd
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, remembered
 from nsbox._base.paths import is_below
+
+try:
+    import pwd
+except ImportError:  # Windows, where policies can be made too
+    pwd = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,8 +78,9 @@ def _is(path: str, status: os.stat_result) -> bool:
 def _homes(owner: int) -> Iterator[str]:
     """Yield the homes of the caller, by HOME and the user database; of the directory's owner; and the usual ones."""
     yield getattr(os, "environ", {}).get("HOME", "")
-    for uid in {os.getuid(), os.geteuid(), owner}:
-        yield _home_of(uid)
+    if pwd is not None:
+        for uid in {os.getuid(), os.geteuid(), owner}:
+            yield _home_of(uid)
     yield from _USUAL
 
 
