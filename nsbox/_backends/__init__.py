@@ -68,7 +68,16 @@ def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
         # A backend of another system isn't worth mentioning, unless there is nothing else to report.
         refusals = foreign if policy.backend == "auto" and host.system != _SYSTEMS[name] else passed_over
         refusals += (Reason(f"{name}: {reason.what}", reason.remedy) for reason in reasons)
-    raise UnavailableError(*(passed_over or foreign))
+    refusals = passed_over or foreign
+    if (
+        host.core_problem
+        and host.system != "Darwin"
+        and any(reason.what.endswith(host.core_problem) for reason in refusals)
+    ):
+        from nsbox._backends.refusals import no_core  # a broken installation
+
+        raise UnavailableError(no_core(host))  # the first thing to repair, whatever else is missing
+    raise UnavailableError(*refusals)
 
 
 def compile_policy(policy: Policy, host: Host) -> Plan:

@@ -11,7 +11,7 @@ import errno
 from nsbox._backends import sentences
 from nsbox._backends.filters import left_behind, programs, refused, unkillable
 from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
-from nsbox._backends.refusals import refused_userns
+from nsbox._backends.refusals import no_core, refused_userns
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._layout.layout import completed, home, layout, pinned_paths, wants_full, without_list
 from nsbox._plan import ops
@@ -34,7 +34,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
     if host.system != "Linux":
         return (Reason(f"{host.system} has no bubblewrap"),)
     if host.core_problem:
-        reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
+        reasons.append(no_core(host))
     if host.is_kernel_root:
         # bwrap's own cover of /proc leaves out /proc/sys; its file modes let uid 0 write there without a capability.
         reasons.append(Reason("bwrap leaves kernel settings writable to the kernel's uid 0", "run as an ordinary user"))

@@ -37,7 +37,9 @@ def missing(host: Host) -> tuple[Reason, ...]:
     if host.system != "Linux":
         return (Reason(f"{host.system} has no Landlock"),)
     if host.core_problem:
-        reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
+        from nsbox._backends.refusals import no_core  # a broken installation
+
+        reasons.append(no_core(host))
     if host.landlock_abi < landlock.FILES_ABI:
         have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
         reasons.append(Reason(f"this kernel has {have} of Landlock, version {landlock.FILES_ABI} is needed", _REMEDY))

@@ -58,7 +58,9 @@ def missing(host: Host) -> tuple[Reason, ...]:
         have, need = (".".join(map(str, v)) for v in (host.kernel, KERNEL_FLOOR))
         reasons.append(Reason(f"Linux {have} lacks mount_setattr(2)", f"Linux {need} or later"))
     if host.core_problem:
-        reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
+        from nsbox._backends.refusals import no_core  # a broken installation
+
+        reasons.append(no_core(host))
     if host.max_user_namespaces == 0:
         reasons.append(Reason("user.max_user_namespaces is 0", "sysctl user.max_user_namespaces=15000"))
     if host.unprivileged_userns is False and not host.can_set_ids:

@@ -37,6 +37,14 @@ FILTERED = (
 )
 
 
+def no_core(host: Host) -> Reason:
+    """Return the reason where the C core can't be used: it was built for another kind of machine, or not installed."""
+    if host.system == "Linux" and host.machine in ("x86_64", "aarch64"):
+        return Reason(host.core_problem, "pip install --force-reinstall nsbox, with the Python that runs it")
+    here = " on ".join(filter(None, (host.system, host.machine)))
+    return Reason(host.core_problem, f"use Linux or macOS, on x86_64 or aarch64; this is {here}")
+
+
 def refused_calls(calls: tuple[tuple[str, int], ...]) -> Reason:
     """Return the reason if a seccomp filter refuses calls that every sandbox needs.
 

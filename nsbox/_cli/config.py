@@ -16,6 +16,7 @@ from nsbox._config.load import Config, ConfigError, load, schema
 from nsbox._config.paths import written
 from nsbox._config.write import write_file
 from nsbox._network.network import Network
+from nsbox._paths.user_homes import check_workspace
 from nsbox._policy.limits import Limits
 from nsbox._policy.policy import Policy
 from nsbox._policy.variables import LOCALE
@@ -135,6 +136,7 @@ def init(options: argparse.Namespace) -> int:
     workspace = os.path.realpath(options.workspace or above)
     if options.workspace and not os.path.isdir(workspace):
         raise PolicyError("--workspace", f"{workspace} isn't a directory")
+    check_workspace(workspace, ())
     try:
         write_file(file, starter(format, written(workspace, above)))
     except OSError as error:

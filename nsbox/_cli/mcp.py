@@ -9,6 +9,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.messages import say
 from nsbox._cli.parser import Parser
 from nsbox._cli.policy import policy_of, record_of
+from nsbox._paths.user_homes import check_workspace
 
 if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
@@ -51,6 +52,8 @@ def main(options: argparse.Namespace) -> int:
 
     def policy_for(roots: Sequence[str]) -> Policy:
         first, *more = roots
+        for root in more:  # the client has named these, not the operator
+            check_workspace(root, policy.write)
         if options.policy is not None:
             made = policy_of(argparse.Namespace(**{**vars(options), "workspace": first}))
             return made.with_(write=(*made.write, *more))

@@ -24,6 +24,7 @@ def _add_files(parser: Parser) -> None:
     topic.add_argument("--section", metavar="TABLE", help="the table of that file, such as agents.sandbox")
     topic = parser.topic("Files")
     topic.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
+    topic.add_argument("--read-only", action="store_true", help="the workspace can't be written to, except by --write")
     topic.add_argument("--read", action="append", default=[], metavar="PATH", help="also readable; may be repeated")
     topic.add_argument("--write", action="append", default=[], metavar="PATH", help="also writable; may be repeated")
     topic.add_argument(

@@ -106,7 +106,7 @@ def policy_of(options: argparse.Namespace) -> Policy:
     if options.keep_session:
         common["new_session"] = False
     if options.host:
-        for name in ("workspace", "read", "write", "deny", "allow_net", *_OF_WORKSPACES):
+        for name in ("workspace", "read_only", "read", "write", "deny", "allow_net", *_OF_WORKSPACES):
             if getattr(options, name):
                 raise PolicyError(option(name), "doesn't go with --host")
         if options.network not in (None, "host"):
@@ -117,6 +117,7 @@ def policy_of(options: argparse.Namespace) -> Policy:
         read=options.read,
         write=options.write,
         deny=options.deny,
+        read_only=options.read_only,
         network=_network(options),
         tmp_size=options.tmp_size,
         hostname=options.hostname,

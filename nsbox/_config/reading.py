@@ -20,6 +20,7 @@ from nsbox._config.values import check_entry, kind_of, must_be, unknown_key, wor
 from nsbox._paths.home import WORDS, check_home, name_of
 from nsbox._paths.patterns import is_pattern, split
 from nsbox._paths.resolution import Resolution, check_read, links_on
+from nsbox._paths.user_homes import check_workspace
 from nsbox._paths.workspace import add_git, based, everywhere
 from nsbox._policy.limits import Limits
 from nsbox._policy.policy import Policy
@@ -299,6 +300,8 @@ class Reading:
                 self.wrong((*self.at, name), f"{path} isn't a directory")
         if workspace == "/":
             self.wrong((*self.at, "workspace"), "'/' is the whole file system, which can't be a workspace")
+        elif workspace is not None:
+            self.check_home(workspace, keys.get("writable_paths", ()))
         rules = keys.pop("paths", [])
         write = [*filter(None, [workspace]), *keys.pop("writable_paths", ()), *_roots(rules, "write")]
         tools = [path for path in (keys.get("tools_bin"),) if path is not None and path not in write]
@@ -334,6 +337,12 @@ class Reading:
             "paths": [rule for rule, _ in rules],
             "limits": Limits(**keys.get("limits", {})),
         }
+
+    def check_home(self, workspace: str, named: Iterable[str]) -> None:
+        try:
+            check_workspace(workspace, named, field="writable_paths")
+        except PolicyError as error:
+            self.wrong((*self.at, "workspace"), error.problem)
 
     def own_file(self, write: list[str], read: list[str], deny: Iterable[str]) -> list[str]:
         """Return the file itself if commands could write to it, and so change the policy of later commands."""

@@ -8,6 +8,7 @@ import sys
 from nsbox._base.display import printable, type_phrase
 from nsbox._base.errors import InterpreterError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._layout.layout import project
 from nsbox._policy.variables import VENVS
 from nsbox._tools.view import view
 
@@ -55,11 +56,11 @@ def executable(policy: Policy, python: str | None) -> str:
 
 
 def _project(policy: Policy) -> str | None:
-    for root in policy.write[:1] if policy.base == "workspace" else ():
-        for name in VENVS:
-            path = f"{root}/{name}/bin/python"
-            if os.path.exists(f"{root}/{name}/pyvenv.cfg") and os.path.lexists(path):
-                return path
+    root = project(policy) if policy.base == "workspace" else None
+    for name in VENVS if root is not None else ():
+        path = f"{root}/{name}/bin/python"
+        if os.path.exists(f"{root}/{name}/pyvenv.cfg") and os.path.lexists(path):
+            return path
     return None
 
 

@@ -237,6 +237,18 @@ def layout(policy: Policy, host: Host) -> tuple[ops.Op, ...]:
     return _host(policy, host) if policy.base == "host" else _layers(policy, host)
 
 
+def project(policy: Policy) -> str | None:
+    """Return the workspace of a workspace policy; None if it has none.
+
+    That is the first writable path. But where commands start in the first readable one, outside of all that they can
+    write to, it is that one: read_only=True.
+    """
+    start = policy.workdir
+    if start is not None and start in policy.read[:1] and not any(is_below(start, path) for path in policy.write):
+        return start
+    return next(iter(policy.write), None)
+
+
 def home(policy: Policy, host: Host) -> str:
     """Return HOME of a built environment, for a backend that mounts."""
     if policy.base != "workspace":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._layout.layout import wants_full
+from nsbox._layout.layout import project, wants_full
 from nsbox._paths.home import HOMES, PRIVATE, name_of
 from nsbox._plan.ops import Bind, BindData, Op, RemountRo, Tmpfs
 
@@ -52,7 +52,7 @@ def home_path(policy: Policy, host: Host) -> str:
     """Return HOME of a built environment, for a backend that mounts."""
     home = policy.home or "/"
     if home == "workspace":
-        return policy.write[0] if policy.write else policy.workdir or "/"
+        return project(policy) or policy.workdir or "/"
     if home == "tmp":
         return "/tmp"
     return _private(policy, host) if home == PRIVATE or name_of(home) is not None else home

@@ -10,28 +10,30 @@ from __future__ import annotations
 
 import os
 
-from nsbox._base.checks import check_path, check_target, sequence
+from nsbox._base.checks import check_bool, check_path, check_target, sequence
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._paths.patterns import is_pattern, is_wild, split
 from nsbox._paths.resolution import Resolution, check_read
+from nsbox._paths.user_homes import check_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
 
-def workspace(
-    names: Resolution, path: object, read: object, write: object, deny: object, wishes: dict[str, Any]
-) -> dict[str, Any]:
+def workspace(names: Resolution, path: object, wishes: dict[str, Any]) -> dict[str, Any]:
     """Return the fields about files of a policy for work in one directory: write, read, deny, links.
 
     names: resolves the paths.
     path: the workspace.
-    read, write, deny: as Policy.workspace() takes them.
-    wishes: the other fields; defaults for workdir and seccomp are added to it.
+    wishes: what Policy.workspace() takes by name. read, write, deny and read_only are taken out of it; defaults for
+        workdir and seccomp are added.
     """
+    read, write, deny = (sequence(name, wishes.pop(name, ())) for name in ("read", "write", "deny"))
+    is_read_only = wishes.pop("read_only", False)
+    check_bool("read_only", is_read_only)
     root = names.existing("workspace", path)
     if not os.path.isdir(root):
         raise PolicyError("workspace", f"{root} isn't a directory")
@@ -41,15 +43,23 @@ def workspace(
         )
     wishes.setdefault("workdir", root)
     wishes.setdefault("seccomp", "default")
-    writable = (root, *(names.existing("write", _plain(p)) for p in sequence("write", write)))
-    readable = [real for p in sequence("read", read) for real in _readable(names, p)]
+    writable = tuple(names.existing("write", _plain(p)) for p in write)
+    readable = [real for p in read for real in _readable(names, p)]
+    check_workspace(root, readable if is_read_only else writable, field="read" if is_read_only else "write")
+    if is_read_only:
+        readable = [root, *readable]
+    else:
+        writable = (root, *writable)
     files: dict[str, Any] = {"write": writable, "read": _with_tools(names, wishes, readable)}
-    denied = tuple(sequence("deny", deny))
+    denied = tuple(deny)
     files["deny"] = _denied(names, denied, (*writable, *files["read"]))
     check_read(files["read"])
-    names.check(writable)
+    names.check((root, *writable))  # an earlier command may have made links in what is read-only now
     before = files["write"], files["read"]
     add_git(names, root, files)
+    if is_read_only:
+        files["read"] = tuple(dict.fromkeys((*files["read"], *files["write"][len(writable) :])))
+        files["write"] = writable
     if (files["write"], files["read"]) != before:  # patterns with "**/" apply to git's directories too
         files["deny"] = _denied(names, denied, (*files["write"], *files["read"]))
     files["links"] = names.links()

@@ -182,6 +182,7 @@ class Policy(Questions, Frozen):
         read: Iterable[Path] = (),
         write: Iterable[Path] = (),
         deny: Iterable[Path] = (),
+        read_only: bool = False,
         **fields: Unpack[Wishes],
     ) -> Policy:
         """Return the policy for work in one directory, which is readable and writable at its own path.
@@ -189,16 +190,18 @@ class Policy(Questions, Frozen):
         System directories and the running interpreter are readable; secrets of the host are masked. /tmp is private,
         the network is off, and the environment is built from scratch. Relative paths count from the current directory.
 
-        path: the workspace, a directory other than "/".
+        path: the workspace, a directory other than "/". A home directory, or one around it, must be in write too.
         read: more that is readable, and patterns of such (*, ?, [...], **), which are looked up at each spawn.
         write: more that is writable.
         deny: what is masked, paths or patterns; it need not exist.
+        read_only: make the workspace readable only. What write names inside of it stays writable.
         fields: more fields of Policy. tools_bin is readable too.
 
         Raises PolicyError for a path that doesn't exist (except in deny), and for one that a command can have
         redirected by a symlink.
         """
-        return _workspace(cls, Resolution(), path, read, write, deny, {**fields})
+        lists = {"read": read, "write": write, "deny": deny}
+        return _workspace(cls, Resolution(), path, {**fields, **lists, "read_only": read_only})
 
     @classmethod
     def host(cls, **fields: Unpack[Wishes]) -> Policy:
@@ -467,20 +470,11 @@ def default_workspace(path: Path, **wishes: Any) -> Policy:
 
     An earlier command, even of another process, may have left links below that directory; they aren't trusted.
     """
-    read, write, deny = (wishes.pop(name, ()) for name in ("read", "write", "deny"))
-    return _workspace(Policy, Resolution(trusts_here=False), path, read, write, deny, wishes)
+    return _workspace(Policy, Resolution(trusts_here=False), path, wishes)
 
 
-def _workspace(
-    kind: type[Policy],
-    names: Resolution,
-    path: Path,
-    read: Iterable[Path],
-    write: Iterable[Path],
-    deny: Iterable[Path],
-    wishes: dict[str, Any],
-) -> Policy:
-    files = workspace(names, path, read, write, deny, wishes)
+def _workspace(kind: type[Policy], names: Resolution, path: Path, wishes: dict[str, Any]) -> Policy:
+    files = workspace(names, path, wishes)
     policy = kind(base="workspace", **files, **_check_wishes(wishes, "read", "write", "deny"))
     if policy.strict:
         policy.check_deny()

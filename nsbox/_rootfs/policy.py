@@ -15,6 +15,7 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import PACKAGE, is_below
 from nsbox._paths.resolution import Resolution
+from nsbox._paths.user_homes import check_workspace
 from nsbox._plan import ops
 from nsbox._policy.limits import Limits, with_small
 from nsbox._policy.policy import Policy
@@ -80,6 +81,7 @@ def policy(
         binds["/agent"] = _directory(resolution, "agent", agent)
     socket = None if bridge is None else _socket(resolution, bridge)
     resolution.check([work])
+    check_workspace(work, (), instead=f"Policy.layers(Bind({work!r}, '/workspace'), ...)")
     _check_apart(work, {"dest": [root], "agent and runtime": [*binds.values()], "bridge": [socket] if socket else []})
     for path in _NEEDED:
         _check_mount_point("dest", path, {"/": root})

@@ -11,6 +11,7 @@ from itertools import repeat
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
 from nsbox._core import buffers
+from nsbox._layout.layout import project
 from nsbox._policy.variables import CERTIFICATES, PROXIES, VENVS, search_path
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def _search(policy: Policy, host: Host, plan: Plan) -> Search:
         return Search(tools, (), own, ("/",) if policy.base == "host" else (), ())
     shown = (*policy.write, *policy.read, *(path for path, _ in host.directories), *host.prefixes, plan.home)
     shown = ("/",) if plan.backend == "passthrough" else shown
-    venvs = tuple(f"{root}/{name}" for root in policy.write[:1] for name in VENVS)
+    root = project(policy)
+    venvs = () if root is None else tuple(f"{root}/{name}" for name in VENVS)
     return Search(tools, venvs, own, shown, policy.deny)
 
 

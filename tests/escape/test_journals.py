@@ -450,7 +450,7 @@ HIDDEN = """
 import nsbox, sys
 from nsbox import Policy, PolicyError
 ws, home, how = sys.argv[1:]
-opened = Policy.workspace(home) if how == "workspace" else Policy.layers(nsbox.RoBind("/", "/"), nsbox.Bind(home, home))
+opened = Policy.workspace(home, write=[home]) if how == "workspace" else Policy.layers(nsbox.RoBind("/", "/"), nsbox.Bind(home, home))
 nsbox.run(["true"], policy=opened, cwd="/", check=True)
 with nsbox.Sandbox(Policy.workspace(ws), stock=0) as box:
     try: box.transaction().discard(); print("begun")

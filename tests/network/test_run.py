@@ -29,7 +29,7 @@ def nsbox_run(*options, code, terminal=False):
 
 
 def test_refusals(client: Client) -> None:
-    """A line for each: with the option that would allow it; with a terminal too."""
+    """A line for each: with the option that would allow it; with a terminal too. --quiet leaves it out."""
     code = """
 listed = ("--allow-net", "a.example:80", "--allow-net", "down.example:80", "--allow-net", "!c.a.example")
 nsbox_run(*listed, code='sys.exit(str(ask("b.example", 80)))')
@@ -37,6 +37,7 @@ nsbox_run(*listed, code='sys.exit(str(ask("a.example", 5432)))')
 nsbox_run(*listed, code='sys.exit(str(ask("c.a.example", 80)))')
 nsbox_run(*listed, "--net-log", "log", code='sys.exit(str(ask("b.example", 80)))')
 nsbox_run(*listed, code='sys.exit(str(ask("b.example", 80)))', terminal=True)
+nsbox_run(*listed, "--quiet", code='sys.exit(str(ask("b.example", 80)))')
 """
     found = client(RUN + code)
     unlisted = "nsbox: b.example isn't in --allow-net (a.example:80, down.example:80); "
@@ -47,6 +48,7 @@ nsbox_run(*listed, code='sys.exit(str(ask("b.example", 80)))', terminal=True)
         "1  -2|nsbox: c.a.example is denied by '!c.a.example' in --allow-net, which wins over what allows it|",
         f"1  -2|{unlisted}",
         f"1 -2|{unlisted}",
+        "1  -2|",
     ]
 
 

@@ -134,9 +134,37 @@ def test_missing(changes: dict[str, object], words: list[str]) -> None:
         return
     with pytest.raises(UnavailableError) as caught:
         compile_policy(Policy.host(backend="namespaces"), host)
+    prefix = "" if host.core_problem else "namespaces: "  # no backend works without the core
     assert [reason.what for reason in caught.value.reasons] == [
-        f"namespaces: {reason.what}" for reason in namespaces.missing(host)
+        f"{prefix}{reason.what}" for reason in namespaces.missing(host)
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"system": "Linux", "machine": "x86_64"}, "pip install --force-reinstall nsbox, with the Python that runs it"),
+        (
+            {"system": "Linux", "machine": "aarch64"},
+            "pip install --force-reinstall nsbox, with the Python that runs it",
+        ),
+        (
+            {"system": "Linux", "machine": "riscv64"},
+            "use Linux or macOS, on x86_64 or aarch64; this is Linux on riscv64",
+        ),
+        (
+            {"system": "Windows", "machine": "AMD64"},
+            "use Linux or macOS, on x86_64 or aarch64; this is Windows on AMD64",
+        ),
+    ],
+)
+def test_without_the_core(changes: dict[str, str], remedy: str) -> None:
+    """Whatever else is missing, one reason says what to do: install again, or that this machine is of no known kind."""
+    host = replace(HOST, core_problem="the C core is missing", max_user_namespaces=0, landlock_abi=0, **changes)
+    with pytest.raises(UnavailableError) as caught:
+        compile_policy(Policy.workspace("/tmp"), host)
+    assert [(reason.what, reason.remedy) for reason in caught.value.reasons] == [("the C core is missing", remedy)]
+    assert "\n" not in str(caught.value)
 
 
 def test_all_reasons_at_once() -> None:

@@ -110,6 +110,22 @@ def give_terminal(policy: Policy, fds: list[Any]) -> None:
             pty.give(fd, kernel_id)
 
 
+def losses_of(policy: Policy) -> list[str]:
+    """Return a line for each loss that the policy accepts and has here; raises what a start under it raises.
+
+    Where nothing is contained, one warning has said so.
+    """
+    if not policy.degrade and policy.require != "nothing":
+        return []
+    from nsbox._lookup.host import host_for
+    from nsbox._policy.losses import Losses
+    from nsbox._spawn.prepare import prepare
+
+    plan = prepare(policy, host_for(policy)).plan
+    names = () if plan.backend == "passthrough" else sorted(plan.lost)
+    return [f"lost here: {Losses({name}).details()}" for name in names]
+
+
 class Work:
     """The work of the process that starts the command."""
 
@@ -130,11 +146,14 @@ class Work:
             self._wiring = wiring(self.policy, self._extras)
             if self._wiring is not None:
                 policy = self._wiring
+            way = None if self._wiring is None else self._wiring.way()
+            own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
+            if not words.quiet:
+                for text in losses_of(own):
+                    say(text)
             if words.transaction or words.diff:
                 from nsbox.transaction import Transaction
 
-                way = None if self._wiring is None else self._wiring.way()
-                own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
                 try:
                     policy = self._transaction = Transaction(own, None, None, relay)
                 except OSError as error:
@@ -149,7 +168,8 @@ class Work:
     def finish(self, job: Job) -> int:
         """Return the exit status, after showing a transaction's changes, and committing or dropping them."""
         status = job.status
-        if status != 0 and self._options.work != "shell":  # a shell has already shown its commands' failures
+        words = self._options
+        if status != 0 and not words.quiet and words.work != "shell":  # a shell has shown its commands' failures
             for text in refusals(self.policy, job):
                 say(text)
         self._unwire()

@@ -49,11 +49,11 @@ def _free_port() -> int:
 def server(notebooks: Path) -> Iterator[Server]:
     made = Server(_free_port())
     options = ["--no-browser", f"--ServerApp.port={made.port}", "--ServerApp.port_retries=0", "--allow-root"]
+    home = notebooks.parent / "home"  # kernels refuse to work in a home
+    home.mkdir()
     command = [sys.executable, "-m", "jupyterlab", *options, "--IdentityProvider.token=t"]
     log = (notebooks.parent / "server.log").open("w")
-    process = subprocess.Popen(
-        command, cwd=notebooks, stdout=log, stderr=log, env={**os.environ, "HOME": str(notebooks)}
-    )
+    process = subprocess.Popen(command, cwd=notebooks, stdout=log, stderr=log, env={**os.environ, "HOME": str(home)})
     try:
         end = time.monotonic() + LONG
         while True:

@@ -188,6 +188,27 @@ def test_allow(connect: Any, serve: Serve, workspace: Path, tmp_path: Path) -> N
     assert (one / "a").exists() and (two / "b").exists() and not (workspace / "c").exists()
 
 
+def test_home(connect: Any, serve: Serve, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client can't give a home as a root, first or later. The control: the operator has named it for writing."""
+    home = tmp_path / "me"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/id").write_text("private\n")
+    monkeypatch.setenv("HOME", str(home))
+
+    async def outcome(roots: Sequence[Path], *options: str) -> Any:
+        server = serve("--client-roots", "allow", *options)
+        async with connect(server, **listing(roots)) as client:
+            return await client.call_tool("shell", {"command": f"cat {home}/.ssh/id; echo evil >> {home}/.bashrc"})
+
+    for roots in ([home], [workspace, home], [home.parent]):
+        done = asyncio.run(outcome(roots))
+        assert done.is_error and "home directory" in done.content[0].text and not (home / ".bashrc").exists()
+    for roots in ([home], [workspace, home]):
+        done = asyncio.run(outcome(roots, "--write", str(home)))
+        assert done.structured_content["stdout"] == "private\n" and (home / ".bashrc").exists()
+        (home / ".bashrc").unlink()
+
+
 def test_allow_with_a_policy_file(connect: Any, serve: Serve, workspace: Path, tmp_path: Path) -> None:
     """A file without a workspace gets the first root as its own; one that names a workspace keeps it."""
     root = tmp_path / "root"

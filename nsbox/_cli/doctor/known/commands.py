@@ -14,6 +14,17 @@ _LIMITS = dict(LIMITS)
 
 COMMANDS = (
     Symptom(
+        "home-directory",
+        "command",
+        "/home/me is a home directory: commands could read its keys",
+        pattern("is a home directory", "has the home directory"),
+        ("home", "workspace"),
+        "in a home, commands could read keys and change what your shell runs",
+        "`mkdir project && cd project`, or `--workspace DIR`; if you mean the home, `--write ~` as well",
+        None,
+        "hide-files.md#home-directories",
+    ),
+    Symptom(
         "no-network",
         "command",
         "curl: (6) Could not resolve host: api.example",
