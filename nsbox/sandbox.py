@@ -342,10 +342,10 @@ class Sandbox(Commands, FileTools):
         """Return the relay that sessions share; made when one first needs it."""
         with self._lock:
             if self._relay is None:
-                from nsbox._network.network import nothing
+                from nsbox._network.network import Network
                 from nsbox._relay.relay import Relay as OwnRelay  # seldom needed
 
-                self._relay = OwnRelay(nothing(), on_connect=self._on_connect, on_network=self._on_network)
+                self._relay = OwnRelay(Network(), on_connect=self._on_connect, on_network=self._on_network)
             return self._relay
 
     def publish(self, port: int, to: int | str | None = None) -> Published:

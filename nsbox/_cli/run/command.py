@@ -14,7 +14,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.messages import complain, say
 from nsbox._cli.policy import policy_of, record_of
 from nsbox._cli.run.job import Job, NotStarted, started
-from nsbox._cli.run.network import Extras, Wiring, extras_of, refusals, wiring
+from nsbox._cli.run.network import Extras, Wiring, extras_of, recorded, refusals, wiring
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def main(options: argparse.Namespace) -> int:
     """
     policy = policy_of(options)
     record_of(options)
-    work = Work(_command(options, policy), policy, options, extras_of(options, policy))
+    extras = extras_of(options, policy)
+    policy = recorded(policy, extras)
+    work = Work(_command(options, policy), policy, options, extras)
     terminals = [fd for fd in range(3) if _is_terminal(fd)]
     is_kept = not policy.new_session and not (options.host and not options.keep_session)
     if terminals and not is_kept:
