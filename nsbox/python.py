@@ -21,6 +21,7 @@ from nsbox._interpreter.executable import check_python
 from nsbox._interpreter.program import Wish
 from nsbox._interpreter.supply import Supply
 from nsbox._lookup.host import host_for
+from nsbox._popen.story import Attempt
 from nsbox._python.result import PythonResult as PythonResult
 from nsbox._python.result import python_schema as python_schema
 from nsbox._spawn.prepare import prepare
@@ -106,7 +107,8 @@ class Python:
 
     def start(self) -> Python:
         """Return this object once the interpreter is warm. Raises InterpreterError, and what starting one raises."""
-        self._interpreter()
+        with Attempt("python", ["python"], policy=self._box.policy):
+            self._interpreter()
         return self
 
     @property

@@ -29,6 +29,7 @@ from nsbox._machine.caller import transactions_dir
 from nsbox._machine.probe import probe
 from nsbox._paths.home import PRIVATE
 from nsbox._policy.policy import Policy
+from nsbox._popen.story import Attempt
 from nsbox._spawn.prepare import prepare
 
 if TYPE_CHECKING:
@@ -202,10 +203,11 @@ class Sandbox(Commands, FileTools):
         It also finishes interrupted commits of transactions, as nsbox.transaction.recover() does, and raises the errors
         that concern this policy's working directory. Raises what starting a command raises.
         """
-        way = self.way()
-        _finish_commits(self._policy.workdir)
-        prepared = prepare(way.policy, host_for(way.policy))
-        way.keep(prepared)
+        with Attempt("sandbox", policy=self._policy):
+            way = self.way()
+            _finish_commits(self._policy.workdir)
+            prepared = prepare(way.policy, host_for(way.policy))
+            way.keep(prepared)
         return self
 
     def update(self, policy: Policy | None = None, *, mode: str | None = None) -> None:
@@ -234,6 +236,12 @@ class Sandbox(Commands, FileTools):
                 raise
         old.close()
 
+    def _containing(self, problem: str) -> KeptWay:
+        """Return what starts commands; raises UnavailableError, which says the problem, in mode "disabled"."""
+        if self._mode == "disabled":
+            raise UnavailableError(Reason(f"in mode 'disabled' nothing is contained, so {problem}"))
+        return self.way()
+
     def transaction(
         self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
     ) -> Transaction:
@@ -248,10 +256,9 @@ class Sandbox(Commands, FileTools):
         """
         from nsbox.transaction import Transaction  # seldom needed
 
-        if self._mode == "disabled":
-            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so nothing can be kept aside"))
-        way = self.way()
-        transaction = Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
+        with Attempt("transaction", policy=self._policy):
+            way = self._containing("nothing can be kept aside")
+            transaction = Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
         transaction.keeps = self
         return transaction
 
@@ -262,10 +269,9 @@ class Sandbox(Commands, FileTools):
         """
         from nsbox.session import Session  # seldom needed
 
-        if self._mode == "disabled":
-            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
-        way = self.way()
-        session = Session(way.policy, way.relay)
+        with Attempt("session", policy=self._policy):
+            way = self._containing("there is nothing to be kept")
+            session = Session(way.policy, way.relay)
         session.keeps = self  # the home lasts as long as the Sandbox
         session.relay_of = self.relay_of_sessions
         self._sessions.add(session)
@@ -285,10 +291,9 @@ class Sandbox(Commands, FileTools):
         """
         from nsbox.task import Task  # seldom needed
 
-        if self._mode == "disabled":
-            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so nothing can be kept aside"))
-        way = self.way()
-        task = Task(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
+        with Attempt("task", policy=self._policy):
+            way = self._containing("nothing can be kept aside")
+            task = Task(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
         task.keeps = self
         task.relay_of = self.relay_of_sessions
         self._sessions.add(task)
@@ -342,10 +347,10 @@ class Sandbox(Commands, FileTools):
         """Return the relay that sessions share; made when one first needs it."""
         with self._lock:
             if self._relay is None:
-                from nsbox._network.network import nothing
+                from nsbox._network.network import Network
                 from nsbox._relay.relay import Relay as OwnRelay  # seldom needed
 
-                self._relay = OwnRelay(nothing(), on_connect=self._on_connect, on_network=self._on_network)
+                self._relay = OwnRelay(Network(), on_connect=self._on_connect, on_network=self._on_network)
             return self._relay
 
     def publish(self, port: int, to: int | str | None = None) -> Published:

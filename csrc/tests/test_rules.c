@@ -81,7 +81,7 @@ static void names(void)
     CHECK(rules_spells(&rules, "a.example") && rules_spells(&rules, "time.example"));
     CHECK(!rules_spells(&rules, "x.hub.example") && !rules_spells(&rules, "gist.hub.example"));
     CHECK(!rules_spells(&rules, "b.a.example") && !rules_spells(&rules, ""));
-    CHECK(rules.has_udp && !rules.has_any);
+    CHECK(rules.has_udp && !rules.has_any && rules.allows);
     CHECK(rules_name(&rules, "gist.hub.example") == VERDICT_DENIED);
     CHECK(rules_name(&rules, "b.hub.example") == VERDICT_YES);
     CHECK(rules_name_port(&rules, "a.example", 443, PROTOCOL_TCP) == VERDICT_YES);
@@ -231,6 +231,15 @@ static void loopback(void)
     CHECK(!rules_may_resolve(&rules, (const uint8_t *)"\x0a\1\2\3", 4, 443, PROTOCOL_TCP, 1));
 }
 
+/* A list of denials, or of nothing, allows nothing. */
+static void empty(void)
+{
+    clear();
+    CHECK(!seal() && !rules.allows && rules_name(&rules, "a.example") == VERDICT_NO);
+    add_name(NSBOX_NET_NAME, "a.example", 443)->flags = NSBOX_NET_DENY;
+    CHECK(!seal() && !rules.allows && rules_name_port(&rules, "a.example", 443, PROTOCOL_TCP) == VERDICT_DENIED);
+}
+
 /* A sound list with one field changed isn't one. */
 static void unsound(void)
 {
@@ -273,6 +282,7 @@ int main(void)
 {
     names();
     addresses();
+    empty();
     all_that_is_public();
     addresses_of_names();
     loopback();

@@ -7,7 +7,7 @@ from typing import Any
 from nsbox._audit.line import MOST_LINE
 from nsbox._audit.record import SCHEMA
 
-_KINDS = ("command", "session", "transaction", "task", "python", "kernel", "interpreter")
+_KINDS = ("command", "session", "transaction", "task", "python", "kernel", "interpreter", "sandbox")
 _CAUSES = ("exit", "signal", "timeout", "limit", "unknown")
 
 _TEXT: dict[str, Any] = {"type": "string"}

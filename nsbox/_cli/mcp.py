@@ -10,6 +10,7 @@ from nsbox._cli.messages import say
 from nsbox._cli.parser import Parser
 from nsbox._cli.policy import policy_of, record_of
 from nsbox._paths.user_homes import check_workspace
+from nsbox._popen.story import Attempt
 
 if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
@@ -39,8 +40,9 @@ def add_options(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Serve one client until it closes stdin; return the exit status: 0, or 128+N after signal N."""
-    policy = policy_of(options)
     record_of(options)
+    with Attempt("sandbox"):
+        policy = policy_of(options)
     try:
         from nsbox._mcp.server import serve
         from nsbox._mcp.wishes import Wishes

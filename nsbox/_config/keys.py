@@ -315,8 +315,7 @@ def _of_key(key: Key) -> dict[str, Any]:
     if key.kind == "word":
         return rule | _item(key.words)
     if key.kind in ("texts", "paths", "entries"):
-        least = {"minItems": 1} if key is NETWORK[0] else {}
-        return rule | {"type": "array", "items": _item(key.words)} | least
+        return rule | {"type": "array", "items": _item(key.words)}
     if key.kind == "map":
         return rule | {"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": {"type": "string"}}
     if key.kind == "network":

@@ -234,6 +234,8 @@ class Reading:
             values: dict[str, Any] = {"allow": self.entries(NETWORK[0], value, at)}
         else:
             values = self.table(NETWORK, value, at)
+            if "allow" not in value:
+                self.wrong(at, "has no allow, the list of what commands may connect to; [] allows nothing")
         if len(self.problems) > before:
             return "none"
         try:

@@ -329,11 +329,15 @@ def _check_threads() -> None:
 
 
 def _adapt_streams() -> None:
-    """Let the standard streams write any text, and each of them when it is flushed."""
+    """Let the standard streams write any text, and each line at once.
+
+    Code may be killed in a call that lets no signal handler run, such as a long search by `re`. What it has printed
+    before must not be lost with its buffer.
+    """
     for fd, (name, errors) in enumerate((("stdin", _ESCAPED), ("stdout", _ESCAPED), ("stderr", "backslashreplace"))):
         stream: Any = getattr(sys, name)
         if stream is None:
             stream = open(fd, "w" if fd else "r", closefd=False)  # noqa: SIM115 (it stays)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-        stream.reconfigure(encoding="utf-8", errors=errors, line_buffering=fd == 2)
+        stream.reconfigure(encoding="utf-8", errors=errors, line_buffering=fd > 0)

@@ -137,16 +137,10 @@ def _set_environment(env: dict[str, str]) -> None:
 
 
 def _adapt_streams() -> None:
-    """As Python does: flush each line to a terminal, and everything at once if PYTHONUNBUFFERED is set."""
-    out: Any = sys.__stdout__
-    if out is None:
-        return
-    if os.environ.get("PYTHONUNBUFFERED"):
+    """As Python does: write everything at once if PYTHONUNBUFFERED is set. Each line is flushed anyway (server.py)."""
+    if sys.__stdout__ is not None and os.environ.get("PYTHONUNBUFFERED"):
         raw: Any = io.FileIO(1, "w", closefd=False)  # as `python -u`: no buffer at all
-        out = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", write_through=True)
-        sys.stdout = out
-    elif os.isatty(1):
-        out.reconfigure(line_buffering=True)
+        sys.stdout = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", write_through=True)
 
 
 def reseed(seed: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from nsbox._base.display import seconds_phrase
-from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._lifetime.usage import Usage
 from nsbox._python.reply import Reply
 from nsbox._python.result import PythonResult
@@ -105,11 +105,21 @@ def _status(facts: CallFacts) -> int:
     return status
 
 
+def _usage(facts: CallFacts) -> Usage | None:
+    """Return what the call has used. Its cause doesn't contradict the record's, also if the kernel goes on."""
+    usage = facts.usage if facts.fate is None else facts.fate.usage
+    if usage is None or facts.stop is None:
+        return usage
+    if facts.stop.cause == "timeout":
+        return replace(usage, cause="timeout")
+    return usage if facts.fate is not None else replace(usage, cause="signal")
+
+
 def record(policy: Policy, facts: CallFacts, outputs: tuple[Output, Output]) -> PythonResult:
     """Return the record of a call."""
     status, reply = _status(facts), facts.reply or Reply()
     stdout, stderr = (output.text() for output in outputs)
-    usage = facts.usage if facts.fate is None else facts.fate.usage
+    usage = _usage(facts)
     return PythonResult(
         args=facts.code,
         returncode=status,

@@ -290,9 +290,9 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             return
         if self._raw_status is None and (self._init_pidfd < 0 or not self._plan.kill_on_exit):
             kills.free(self.pid)
-        elif (self._raw_status is not None and not self._is_asked) or self._plan.wrapper or self._killed.is_late:
+        elif self._plan.wrapper or self._killed.is_late:
             self._kill_init()
-        else:  # its tracer must end too. Pid 1 kills both, so that it can still report what they have used
+        else:  # pid 1 kills whatever is left, a tracer too, so that it can still report what all of them have used
             self._signal_init(abi.constants.END)
 
     def _status_inside(self, status: int) -> int:

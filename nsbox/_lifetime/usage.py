@@ -35,7 +35,8 @@ class Usage(Frozen):
     is_complete: whether user, system and max_rss count everything that wait4(2) counts (not children of a process that
         ignores SIGCHLD). They don't if other code reaped the command (SIGCHLD ignored, asyncio's own child watchers).
         They don't if the sandbox's init was killed, or couldn't kill everything (processes of other ids). Nor do they
-        while something of a sandbox with kill_on_exit=False goes on.
+        while something of a sandbox with kill_on_exit=False goes on, for a command of a session, or for a call of a
+        kernel that goes on: what their children used isn't in there. A kill leaves it True if the init could report.
     memory_peak: bytes of memory of all processes together, at most. None unless Policy.limits requires a cgroup.
     oom_kills: how many processes the kernel has killed because of Limits.total_memory.
     """

@@ -44,8 +44,12 @@ class NetworkRecord(Frozen):
 
     @property
     def allowed(self) -> int:
-        """The number of lookups, connections and flows that were allowed."""
-        return self._count("allowed")
+        """The number of lookups, connections and flows that were allowed.
+
+        A lookup that is answered before on_connect is asked (`unasked`) isn't one: it decides nothing, and nothing has
+        left the machine.
+        """
+        return self._count("allowed") - self.counts.get(("allowed", "unasked"), 0)
 
     @property
     def refused(self) -> int:

@@ -197,8 +197,9 @@ def _not_listed(network: Network, group: list[NetworkEvent], words: _Words) -> s
     if group[0].port and others:
         listed, has_several = _several(f":{port}" for port in others)
         return f"{what}: only {listed} {'are' if has_several else 'is'} listed; {words.add(*entries)}"
-    verb = "aren't" if are_many else "isn't"
-    text = f"{what} {verb} in {words.list} ({_listed(network)}); {words.add(*entries)}"
+    verb, listed = "aren't" if are_many else "isn't", _listed(network)
+    where = f"in {words.list} ({listed})" if listed else f"allowed, since {words.list} lists nothing"
+    text = f"{what} {verb} {where}; {words.add(*entries)}"
     return text if group[0].port else f"{text}, or with another port than {HTTPS}"
 
 

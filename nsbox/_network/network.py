@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsbox._base.checks import check_size, sequence
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError
-from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen_by_name
 from nsbox._network.entries import MOST_SINGLE_PORTS, Entry, parse
 
 if TYPE_CHECKING:
@@ -22,10 +22,12 @@ _TLS = ("sni", "sni-ech", "off")
 class Network(Frozen):
     """What a sandbox may connect to: whatever `allow` lists, and nothing else. Raises PolicyError.
 
+    An empty list refuses everything, as network="none" does. It also records what a command tried to reach.
+
     allow: entries, such as "api.example". Each has a target: a name, "*.example.org" for all names below it, an IPv4
         address or prefix ("10.1.2.0/24"), "localhost" for the host's own 127.0.0.1, or "*" for every public address.
         Then may come ":PORT", ":FIRST-LAST" or ":*" (443 without it), and "/udp". A "!" in front denies the entry.
-    deny: entries to deny, with or without "!". They win over allow.
+    deny: entries to deny, with or without "!". They win over allow, and on_connect isn't asked about them.
     private: let names have addresses of private networks (RFC 1918, RFC 6598, RFC 4193).
     tls: the hello that a client must send at port 443. "sni": one that names the server that was looked up; "sni-ech":
         it may also be encrypted (ECH); "off": nothing is checked.
@@ -43,14 +45,12 @@ class Network(Frozen):
 
     def __post_init__(self) -> None:
         allow, deny = (_texts(name, getattr(self, name)) for name in ("allow", "deny"))
-        if not allow:
-            raise PolicyError("network", "lists nothing; network='none' is no network")
         for word in _WORDS:
             if word in allow:
                 raise PolicyError("network", f"{word!r} isn't an entry, but a word by itself; a host is '{word}:443'")
         deny = tuple(text if text.startswith("!") else f"!{text}" for text in deny)
         entries = tuple(entry for text in (*allow, *deny) for entry in parse("network", text))
-        if all(entry.is_denied for entry in entries):
+        if allow and all(entry.is_denied for entry in entries):
             raise PolicyError("network", "only denies, and allows nothing: '*:*' is every public address")
         for name, value in (("allow", allow), ("deny", deny), ("entries", entries)):
             object.__setattr__(self, name, value)
@@ -155,11 +155,3 @@ def _instead(text: str) -> str:
     if entry := network_entry(text):
         return entry.replace(": [", ": network=[")
     return f"{text!r} is unknown, must be one of {', '.join(_WORDS)}, or a list such as network=['api.example:443']"
-
-
-def nothing() -> Network:
-    """Return a list that allows nothing by itself: for on_connect, and for ports that are published."""
-    network: Network = object.__new__(Network)
-    for each in fields(Network):
-        object.__setattr__(network, each.name, each.default)
-    return network

@@ -23,7 +23,7 @@ from nsbox._core import darwin, linux
 from nsbox._lookup.host import host_for
 from nsbox._machine import cgroup
 from nsbox._machine.probe import probe
-from nsbox._network.network import nothing
+from nsbox._network.network import Network
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy.losses import LOSSES, Losses, words_for
@@ -307,7 +307,7 @@ def _helper() -> str:
 
 def _proxy() -> str:
     """Start the proxy, which says its port, and end it."""
-    relay = Relay(nothing())
+    relay = Relay(Network())
     try:
         relay.line()
     finally:

@@ -28,7 +28,8 @@ class Story:
     """One command, as far as it is known.
 
     id: 32 hex digits, random.
-    kind: what started it: "command", "session", "transaction", "task", "python", "kernel" or "interpreter".
+    kind: what started it: "command", "session", "transaction", "task", "python", "kernel" or "interpreter". "sandbox":
+        a Sandbox that can't be made ready.
     argv, program, cwd: as Popen got them. policy: None before that is known. plan: None if none could be made.
     call: what a tool call says of it. began_ns: nanoseconds since 1970.
     environment: what observers want the command to have, besides or instead of what it has.
@@ -113,6 +114,25 @@ class Story:
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
+
+
+class Attempt:
+    """A start without a Popen, such as a Sandbox's, which is told of only if it fails: a context manager.
+
+    kind: as Story's, or "sandbox". args: the words of a command, if there is one. cwd: where it would have started.
+    """
+
+    def __init__(self, kind: str, args: Any = (), *, policy: Policy | None = None, cwd: str | None = None) -> None:
+        self._kind, self._args, self._policy, self._cwd = kind, args, policy, cwd
+
+    def __enter__(self) -> None:
+        """Begin; nothing is told yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and observers.listen():
+            story = Story(self._args, self._kind)
+            story.cwd = self._cwd
+            story.refused(self._policy, error)
 
 
 def _words(args: Any) -> tuple[str | bytes, ...]:

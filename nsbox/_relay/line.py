@@ -56,7 +56,7 @@ def joined(line: command.Line | command.LateLine | None, relay: Relay | None) ->
     """
     if line is None:
         raise PolicyError("network", "is 'host': what listens there is reachable as it is")
-    from nsbox._network.network import nothing
+    from nsbox._network.network import Network
     from nsbox._relay import relay as relays  # seldom needed
 
     if isinstance(line, relays.Line):
@@ -64,6 +64,6 @@ def joined(line: command.Line | command.LateLine | None, relay: Relay | None) ->
     assert isinstance(line, LateLine)
 
     try:
-        return line.joined(relay or relays.Relay(nothing()))
+        return line.joined(relay or relays.Relay(Network()))
     finally:
         line.close()

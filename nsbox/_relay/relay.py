@@ -22,7 +22,7 @@ from nsbox._layout.network import listed
 from nsbox._logs import logger
 from nsbox._network import events, messages
 from nsbox._network.log import NetworkLog
-from nsbox._network.network import nothing
+from nsbox._network.network import Network
 from nsbox._relay import wire
 from nsbox._relay.asks import Answers
 from nsbox._relay.process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Observer, Process
@@ -333,7 +333,7 @@ def relayed(
         if asks:
             raise PolicyError("network", "is 'host', about which on_connect can't be asked; give a list, or 'none'")
         return policy, None
-    network = listed(policy) or nothing()
+    network = listed(policy) or Network()
     if known is not None:
         known.update(network)
     if policy.network == "none" and not (asks or publishes):

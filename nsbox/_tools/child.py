@@ -127,6 +127,8 @@ def _check_network(parent: Policy, policy: Policy) -> None:
         return
     wish = repr(policy.network) if isinstance(policy.network, str) else "a list"
     if isinstance(parent.network, str):
+        if isinstance(policy.network, Network) and not policy.network.allow:
+            return  # an empty list allows nothing either
         raise PolicyError("network", f"{wish} is more than the parent's 'none'")
     if isinstance(policy.network, str):
         raise PolicyError("network", f"{wish} is more than the parent's list")

@@ -60,7 +60,9 @@ def _network(plan: Plan) -> list[str]:
     """Return the entries of a network list, one a line, as nsbox has understood them."""
     if plan.network is None:
         return []
-    lines = [f"{'denies' if entry.is_denied else 'allows'} {entry.spelled}" for entry in plan.network.entries]
+    allows_none = all(entry.is_denied for entry in plan.network.entries)
+    lines = ["allows nothing; what commands try is recorded"] if allows_none else []
+    lines += [f"{'denies' if entry.is_denied else 'allows'} {entry.spelled}" for entry in plan.network.entries]
     return [f"network     {line}" for line in lines]
 
 

@@ -118,9 +118,13 @@ class Background(Frozen):
 
 
 def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | None) -> Iterator[Hint]:
-    """Yield hints about how a failed command ended. ending: how it was ended, if it took too long."""
+    """Yield hints about how a failed command ended; none contradicts Usage.cause.
+
+    ending: how it was ended, if it took too long or was cancelled.
+    """
+    is_limited = usage is not None and usage.cause == "limit" and ending is not None and ending.cause == "timeout"
     number = -status if status < 0 else status - _BY_SHELL if _BY_SHELL < status <= _BY_SHELL + 64 else 0
-    if ending is not None:
+    if ending is not None and not is_limited:
         yield Hint(ending.cause, str(ending))
     elif usage is not None and usage.cause == "unknown":
         yield Hint(
@@ -128,6 +132,9 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
             "how it ended isn't known, 255 stands for that: this process ignores SIGCHLD, or reaps all children, not "
             "only its own commands (waitpid(-1))",
         )
+    elif usage is not None and usage.cause == "timeout":
+        by = f", by {signal.Signals(number).name}" if number in {*signal.Signals} else ""
+        yield Hint("timeout", f"it was ended after a time limit{by}")
     elif number == signal.SIGKILL or (usage is not None and usage.oom_kills):
         yield _killed(policy, usage)
     elif number == signal.SIGXCPU:

@@ -12,7 +12,7 @@ from nsbox import Network, PolicyError
 from nsbox._cli.commands import COMMANDS
 from nsbox._cli.completion.shells import completion
 from nsbox._cli.policy import policy_of
-from nsbox._cli.run.network import Extras, Publish, extras_of, publish
+from nsbox._cli.run.network import Extras, Publish, extras_of, publish, recorded
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -126,6 +126,19 @@ def test_publish_is_never_guessed(text: str) -> None:
     assert str(caught.value).isprintable()
 
 
+def test_a_log_makes_an_empty_list() -> None:
+    """With a log, no network is an empty list; without one, and with a list, the policy stays as it is."""
+    for words, expected in (
+        (["--net-log", "log"], Network()),
+        (["--net-log", "log", "--network", "none", "--publish", "80"], Network()),
+        (["--net-log", "log", "--allow-net", "a.example"], Network(allow=("a.example",))),
+        (["--publish", "80"], "none"),
+    ):
+        given = options(*words)
+        policy = policy_of(given)
+        assert recorded(policy, extras_of(given, policy)).network == expected
+
+
 def test_extras() -> None:
     """They need a network that something can be told of, or published from."""
     given = options("--allow-net", "a.example", "--net-log", "log", "--publish", "3000", "--publish", "0:80")
@@ -133,7 +146,6 @@ def test_extras() -> None:
     alone = options("--publish", "3000")
     assert extras_of(alone, policy_of(alone)) == Extras(None, (Publish(3000, outside=3000),))
     for words, option in (
-        (["--net-log", "log"], "--net-log"),
         (["--net-log", "log", "--network", "host"], "--net-log"),
         (["--publish", "80", "--network", "host"], "--publish"),
         (["--publish", "80"] * 65, "--publish"),

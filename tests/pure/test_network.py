@@ -168,7 +168,6 @@ def test_lists() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"allow": []}, "network='none'"),
         ({"allow": ["!a.example"]}, "allows nothing"),
         ({"allow": "a.example"}, "a sequence"),
         ({"allow": 3}, "a sequence"),
@@ -183,12 +182,21 @@ def test_lists() -> None:
     ],
 )
 def test_refused_lists(fields: dict[str, object], said: str) -> None:
-    """Empty is never "all", and nothing is taken for something else."""
+    """Denials alone are never "all", and nothing is taken for something else."""
     with pytest.raises(PolicyError, match=r"^network"):
         Network(**fields)  # type: ignore[arg-type]
     with pytest.raises(PolicyError) as caught:
         Network(**fields)  # type: ignore[arg-type]
     assert said in str(caught.value)
+
+
+def test_an_empty_list() -> None:
+    """It allows nothing, whether it denies something or not; it covers no entry, and each list covers it."""
+    empty, listed = Network(), Network(allow=["a.example"])
+    assert empty == Network(allow=[]) == pickle.loads(pickle.dumps(empty)) and empty.entries == ()
+    assert {entry.text for entry in Network(deny=["b.example"]).entries} == {"!b.example"}
+    assert listed.covers(empty) == "" and empty.covers(empty) == "" and "isn't in" in empty.covers(listed)
+    assert len(blob(empty)) == 40
 
 
 def test_ten_thousand_entries() -> None:

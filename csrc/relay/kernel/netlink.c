@@ -206,10 +206,11 @@ static int has_route(const struct rules *rules, const nsbox_net_rule *wanted)
     return 0;
 }
 
-/* Must all addresses reach us? If the caller may be asked, they must. */
+/* Must all addresses reach us? If the caller may be asked, they must. They must for a list that allows nothing, too: it
+ * is there to show what a command tries. */
 static int has_all(const struct rules *rules)
 {
-    return rules->has_any || rules->head->flags & NSBOX_NET_ASKS;
+    return rules->has_any || !rules->allows || rules->head->flags & NSBOX_NET_ASKS;
 }
 
 /* Add routes to what is listed. */

@@ -13,6 +13,7 @@ from nsbox._base.errors import InterpreterError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.policy import policy_of, record_of
 from nsbox._cli.python.program import Program, no_interpreter, python_of, record, run
+from nsbox._popen.story import Attempt
 
 if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
@@ -23,13 +24,14 @@ def main(options: argparse.Namespace) -> int:
 
     Without a program, stdin is one, unless it is a terminal.
     """
-    policy = policy_of(options)
     record_of(options)
-    program = _program(options)
-    if program is None and options.json:
-        raise PolicyError("--json", "is for a program, not for the prompt")
-    if program is not None and options.save_images is not None:
-        raise PolicyError("--save-images", "is for the prompt; --json has a program's images")
+    with Attempt("python", ["python"], cwd=options.chdir):
+        policy = policy_of(options)
+        program = _program(options)
+        if program is None and options.json:
+            raise PolicyError("--json", "is for a program, not for the prompt")
+        if program is not None and options.save_images is not None:
+            raise PolicyError("--save-images", "is for the prompt; --json has a program's images")
     try:
         if program is None:
             return _prompt(policy, options)

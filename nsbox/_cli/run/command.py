@@ -14,8 +14,9 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.messages import complain, say
 from nsbox._cli.policy import policy_of, record_of
 from nsbox._cli.run.job import Job, NotStarted, started
-from nsbox._cli.run.network import Extras, Wiring, extras_of, refusals, wiring
+from nsbox._cli.run.network import Extras, Wiring, extras_of, recorded, refusals, wiring
 from nsbox._policy.policy import Policy
+from nsbox._popen.story import Attempt
 
 if TYPE_CHECKING:
     from nsbox._cli.progress import Progress
@@ -31,9 +32,12 @@ def main(options: argparse.Namespace) -> int:
     2: the options are wrong. 124: it took longer than --timeout. 125: the sandbox can't be made. 126: the program can't
     be executed. 127: there is no such program.
     """
-    policy = policy_of(options)
     record_of(options)
-    work = Work(_command(options, policy), policy, options, extras_of(options, policy))
+    with Attempt("command", _wished(options), cwd=options.chdir):
+        policy = policy_of(options)
+        extras = extras_of(options, policy)
+        policy = recorded(policy, extras)
+    work = Work(_command(options, policy), policy, options, extras)
     terminals = [fd for fd in range(3) if _is_terminal(fd)]
     is_kept = not policy.new_session and not (options.host and not options.keep_session)
     if terminals and not is_kept:
@@ -57,6 +61,13 @@ def _is_terminal(fd: int) -> bool:
         return os.isatty(fd)
     except OSError:
         return False
+
+
+def _wished(options: argparse.Namespace) -> list[str]:
+    """Return the command as far as the options say it, for a record: the shell depends on the policy."""
+    words: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    line = [] if options.line is None else ["-c", options.line, *(["sh"] if words else [])]
+    return [*(["sh", *line] if line or options.work == "shell" else []), *words]
 
 
 def _command(options: argparse.Namespace, policy: Policy) -> list[str]:
@@ -141,29 +152,33 @@ class Work:
         words = self._options
         options |= {"cwd": words.chdir, "timeout": words.timeout, "grace": words.grace}
         give_terminal(self.policy, [options.get(name) for name in _STREAMS])
-        policy: Policy | Keeper = self.policy
         try:
-            self._wiring = wiring(self.policy, self._extras)
-            if self._wiring is not None:
-                policy = self._wiring
-            way = None if self._wiring is None else self._wiring.way()
-            own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
-            if not words.quiet:
-                for text in losses_of(own):
-                    say(text)
-            if words.transaction or words.diff:
-                from nsbox.transaction import Transaction
-
-                try:
-                    policy = self._transaction = Transaction(own, None, None, relay)
-                except OSError as error:
-                    if error.filename is not None and not isinstance(error, NsboxError):
-                        error.add_note("changes are kept there: set XDG_STATE_HOME to a directory of yours")
-                    raise
+            with Attempt("command", self.command, policy=self.policy, cwd=words.chdir):
+                policy = self._keeper()
             return started(self.command, lambda: Job(self.command, policy=policy, **options))
         except BaseException:
             self._drop()
             raise
+
+    def _keeper(self) -> Policy | Keeper:
+        """Make the log, the published ports and the transaction; return what starts the command under them."""
+        self._wiring = wiring(self.policy, self._extras)
+        way = None if self._wiring is None else self._wiring.way()
+        own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
+        if not self._options.quiet:
+            for text in losses_of(own):
+                say(text)
+        if not (self._options.transaction or self._options.diff):
+            return self.policy if self._wiring is None else self._wiring
+        from nsbox.transaction import Transaction
+
+        try:
+            self._transaction = Transaction(own, None, None, relay)
+        except OSError as error:
+            if error.filename is not None and not isinstance(error, NsboxError):
+                error.add_note("changes are kept there: set XDG_STATE_HOME to a directory of yours")
+            raise
+        return self._transaction
 
     def finish(self, job: Job) -> int:
         """Return the exit status, after showing a transaction's changes, and committing or dropping them."""

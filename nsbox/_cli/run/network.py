@@ -57,7 +57,10 @@ def add_options(parser: Parser) -> None:
     """Add the options to a subcommand that runs commands."""
     topic = parser.topic("Network")
     topic.add_argument(
-        "--net-log", metavar="FILE", help="write what the command looked up and connected to: JSON, one event a line"
+        "--net-log",
+        metavar="FILE",
+        help="write what the command looked up and connected to: JSON, one event a line. Without a network, all of it "
+        "is refused, and recorded",
     )
     topic.add_argument(
         "--publish",
@@ -118,13 +121,20 @@ def _ipv6(text: str, refuse: Callable[[str], Exception]) -> str:
 
 def extras_of(options: argparse.Namespace, policy: Policy) -> Extras:
     """Return what the options ask for; raises PolicyError if that contradicts the policy's network."""
-    if options.net_log is not None and policy.network in ("none", "host"):
-        raise PolicyError("--net-log", "needs a network list: --allow-net ENTRY or --network public")
+    if options.net_log is not None and policy.network == "host":
+        raise PolicyError(
+            "--net-log", "doesn't go with the host's network, which nothing records: --network public is a list"
+        )
     if options.publish and policy.network == "host":
         raise PolicyError("--publish", "doesn't go with the host's network, where servers are reachable anyway")
     if len(options.publish) > _MOST_PUBLISHED:
         raise PolicyError("--publish", f"is given {len(options.publish)} times, must be at most {_MOST_PUBLISHED}")
     return Extras(options.net_log, tuple(options.publish))
+
+
+def recorded(policy: Policy, extras: Extras) -> Policy:
+    """Return the policy with an empty list instead of no network, if there is a log: then all refusals are in it."""
+    return policy.with_(network=[]) if extras.log is not None and policy.network == "none" else policy
 
 
 class _Way(Way):

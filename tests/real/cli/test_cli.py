@@ -68,7 +68,11 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
             2,
             "--network: 'restricted' isn't one of none, host, public",
         ),
-        (["run", "--net-log", "log", "--", "true"], 2, "nsbox: --net-log: needs a network list: --allow-net ENTRY"),
+        (
+            ["run", "--net-log", "log", "--network", "host", "--", "true"],
+            2,
+            "nsbox: --net-log: doesn't go with the host's",
+        ),
         (["run", "--publish", "http", "--", "true"], 2, "nsbox run: --publish: 'http': must be [ADDRESS:]PORT[:PORT]"),
         (["run", "--publish", "3000", "--network", "host", "--", "true"], 2, "nsbox: --publish: doesn't go with"),
         (["run", "--", "nosuchprogram"], 127, "nosuchprogram"),

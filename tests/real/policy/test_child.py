@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsbox import AccessError, Filter, Limits, PathRule, Policy, PolicyError, Sandbox
+from nsbox import AccessError, Filter, Limits, Network, PathRule, Policy, PolicyError, Sandbox
 
 DIRECTORIES = ("ws", "ws/a", "ws/a/b", "ws/ro", "ws/ro/in", "ws/hidden", "lib", "lib/in", "outside")
 
@@ -229,3 +229,13 @@ def test_weaker_backends_and_environments(parent: Policy, tree: Path) -> None:
         parent.with_(env={"TERM": "x"}).child(env={})
     with pytest.raises(PolicyError, match="core_size"):
         parent.child(limits=Limits(core_size="1G"))
+
+
+def test_an_empty_list_is_no_more_than_none(tree: Path) -> None:
+    """A child may record what it tries, whatever the parent has; the control: one entry is more than "none"."""
+    parent = Policy.workspace(tree)
+    assert parent.child(network=[]).network == Network()
+    listed = parent.with_(network=Network(allow=["a.example"], deny=["b.example"], private=True))
+    assert listed.child(network=[]).network == Network(deny=["b.example"], private=True)
+    with pytest.raises(PolicyError, match="a list is more than the parent's 'none'"):
+        parent.child(network=["a.example"])

@@ -14,10 +14,12 @@ import threading
 import psutil
 import pytest
 from nsbox_testing.running import in_fork, python
+from nsbox_testing.verdicts import LONG
 
 import nsbox
 from nsbox import Limits, Policy, Usage
 from nsbox._core import orphans
+from nsbox._lifetime import kills
 
 MEGABYTE = 1 << 20
 BURN = """
@@ -125,6 +127,52 @@ def test_init_killed(chosen: Policy) -> None:
     assert p.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         p.stdin.close()
+
+
+SPINS = """
+import os, time
+for _ in range(2):
+    if os.fork() == 0:
+        if os.fork() == 0: os.setsid()  # one of them is an orphan when its parent ends
+        while time.process_time() < 0.2: pass
+        os.write(1, b"x")
+        while True: time.sleep(1)
+while True: time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate", "SIGKILL to the command", "SIGKILL to pid 1"])
+def test_a_kill_counts_what_others_used(chosen: Policy, how: str) -> None:
+    """After a kill, children and orphans count; if the kill leaves nobody who knows, it says so. Never a silent gap."""
+    p = nsbox.Popen(python(SPINS), policy=chosen, stdout=subprocess.PIPE)
+    assert p.stdout is not None
+    assert b"".join(p.stdout.read(1) for _ in range(4)) == b"xxxx"  # four processes have used 0.2 s each
+    if how == "SIGKILL to pid 1":
+        os.kill(p.sandbox.init_pid, signal.SIGKILL)
+    elif how == "SIGKILL to the command":
+        os.kill(p.pid, signal.SIGKILL)
+    else:
+        getattr(p, how)()
+    p.communicate()
+    usage = used(p)
+    counts_all = usage.user + usage.system >= 4 * 0.2 * 0.95
+    assert usage.is_complete == counts_all == (how != "SIGKILL to pid 1")
+
+
+def test_a_slow_pid_1_has_time_to_report(chosen: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill doesn't end pid 1 while it still counts what others used; before, it had 20 ms from the command's end."""
+    monkeypatch.setattr(kills, "_ALONE", LONG)
+    p = nsbox.Popen(python(SPINS), policy=chosen, stdout=subprocess.PIPE)
+    assert p.stdout is not None
+    assert b"".join(p.stdout.read(1) for _ in range(4)) == b"xxxx"
+    os.kill(p.sandbox.init_pid, signal.SIGSTOP)
+    p.kill()
+    for _ in range(20):  # each a step of the kill, some after the command was reaped
+        with pytest.raises(subprocess.TimeoutExpired):
+            p.wait(timeout=0.03)
+    os.kill(p.sandbox.init_pid, signal.SIGCONT)
+    p.communicate()
+    assert used(p).is_complete and used(p).user + used(p).system >= 4 * 0.2 * 0.95
 
 
 # ---- cause
