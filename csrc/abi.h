@@ -115,7 +115,7 @@ enum nsbox_spawn_flag {
     NSBOX_SHELL = 2097152,            /* a program of no known format is a script for /bin/sh, as with execvp(3) */
     NSBOX_MAP2_BY_HELPER = 4194304,   /* the second maps hold more than one id */
     NSBOX_HOLD_MAPS = 8388608,        /* with a hold: the process that holds it writes the first maps */
-    NSBOX_TEMPLATE = 16777216,        /* no command: the sandbox is kept for those with mnt_fd. See nsbox_sent */
+    NSBOX_TEMPLATE = 16777216,        /* no command: the sandbox is kept for those with mnt_fd. See user_fd */
     NSBOX_PARK = 33554432,            /* no command: its init waits for one, which comes with park_fd */
     NSBOX_BY_FD = 67108864,           /* the program is the file that the command has as descriptor 2 */
     NSBOX_LIFELINE = 134217728,       /* macOS: a process of ours ends the command when the caller ends */
@@ -230,14 +230,14 @@ typedef struct nsbox_stamp {
     uint64_t source_dev, source_ino; /* BIND: what is bound. OVERLAY: its root */
     uint64_t dev, ino;               /* what lies on top at the destination */
     uint32_t made;                   /* 0: there was nothing to bind or to mask, or the op does neither */
-    uint32_t watched;                /* set by Python: it is mounted where the host can change what it is mounted on */
+    uint32_t watched;                /* set by Python: enum nsbox_watched */
 } nsbox_stamp;
 
-/* The descriptors that arrive through report_fd, a socket, when a template is ready: its user namespace, its mount
- * namespace, and a /dev/null that nobody can change. When a copy is parked: the last user namespace of its command. */
-enum nsbox_sent { NSBOX_SENT_USER = 0, NSBOX_SENT_MNT = 1, NSBOX_SENT_NULL = 2, NSBOX_SENT = 3 };
+/* Is it mounted where the host can change what it is mounted on? RENEWED: and each copy has another mount there. */
+enum nsbox_watched { NSBOX_UNWATCHED = 0, NSBOX_WATCHED = 1, NSBOX_WATCHED_RENEWED = 2 };
 
-/* The same with hold_fd, when the command is held: its root, then its namespaces cgroup, ipc, mnt, net, pid, uts. */
+/* What report_fd, a socket, gets with hold_fd when the command is held: the descriptors of its root, then of its
+ * namespaces cgroup, ipc, mnt, net, pid, uts. */
 enum nsbox_shown { NSBOX_SHOWN_ROOT = 0, NSBOX_SHOWN = 7 };
 
 /* Written by the child processes, through shared memory. */
@@ -252,9 +252,12 @@ typedef struct nsbox_result {
     int32_t set_up_pid; /* the process that makes the sandbox; it is in the first user namespace */
     int32_t go_fd;      /* with PARK: the write end of the pipe that tells the init that the set-up is over */
     int32_t pidfd;      /* a pidfd of the command if the caller ignores SIGCHLD; else -1 */
-    uint64_t root_id;   /* with TEMPLATE: the id of the mount that is the caller's root */
-    uint64_t init_ino;  /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
-    char detail[256];   /* cut to fit: the target of a link in an op's way, or a directory that can't be made */
+    /* TEMPLATE: its user and mount namespace, a /dev/null that nobody can change, and the init's program. PARK: user_fd
+     * alone, the last user namespace of the command. All are >= 3 and close-on-exec. Else -1. */
+    int32_t user_fd, mnt_fd, null_fd, image_fd;
+    uint64_t root_id;  /* with TEMPLATE: the id of the mount that is the caller's root */
+    uint64_t init_ino; /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
+    char detail[256];  /* cut to fit: the target of a link in an op's way, or a directory that can't be made */
 } nsbox_result;
 
 /* The byte that an init gets at the end of the set-up. STAYS: it doesn't end with the command. OUTLIVES: nor with
@@ -333,11 +336,12 @@ typedef struct nsbox_request {
     int32_t user2_fd;    /* the same for the second */
     int32_t pid_fd; /* a pid namespace to be joined. Then the caller must be non-dumpable, since its memory is shared */
     int32_t hold_fd;   /* after the set-up a byte is read from it, then the command goes on; -1: it goes on at once */
-    int32_t report_fd; /* with hold_fd: it gets a byte before each that is read: nsbox_shown. TEMPLATE: nsbox_sent */
+    int32_t report_fd; /* with hold_fd: it gets a byte before each that is read: nsbox_shown */
     /* A template's, of which this sandbox gets a copy; then user_fd is the template's too. Without template_plan: the
      * mount namespace in whose copy the root is built, instead of in a copy of the caller's. Or -1. */
     int32_t mnt_fd;
     int32_t null_fd;          /* the template's /dev/null, or -1 */
+    int32_t image_fd;         /* the template's program of the init, or -1: the call makes its own */
     int32_t park_fd;          /* a pidfd of the init of a parked sandbox, a copy of a template's; or -1 */
     int32_t go_fd;            /* of the same sandbox: nsbox_result's go_fd */
     nsbox_stamp *stamps;      /* one for each op of the template; TEMPLATE writes them, template_plan compares them */

@@ -6,7 +6,6 @@
  */
 #include "branch.h"
 #include "isolation/isolation.h"
-#include "kernel/sys_relay.h"
 
 enum { MOST_OWN = 512, UNSHARED = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP };
 
@@ -100,7 +99,7 @@ static int show_net(struct entry *e, nsbox_branch *branch)
     branch->detail[0] = 0;
     TRY(&e->b, NSBOX_STEP_NET, sys_packet_pair(answer));
     e->answer = answer[0];
-    TRY(&e->b, NSBOX_STEP_NET, relay_open(branch->relay_fd, branch->relay_id, own_net(), answer[1]));
+    TRY(&e->b, NSBOX_STEP_NET, relay_open(branch->relay_fd, branch->relay_id, 0, own_net(), answer[1]));
     return 0;
 }
 

@@ -49,7 +49,8 @@ typedef struct {
 
 /* To the relay; in brackets the descriptors that come with it. */
 enum {
-    /* A new sandbox [its net namespace, its first process as a pidfd, a socket for READY]. */
+    /* A new sandbox [its net namespace, its first process as a pidfd, a socket for READY]. value 1: it goes on when
+     * the caller has ended. */
     NSBOX_NET_OPEN = 1,
     /* A new list, also for what is running [the list as a file, a socket for READY]. */
     NSBOX_NET_RULES = 2,

@@ -64,7 +64,7 @@ int control_tick(void)
 static void obey(const nsbox_net_message *message, int fds[MOST_DESCRIPTORS], int n)
 {
     if (message->kind == NSBOX_NET_OPEN && n == MOST_DESCRIPTORS) {
-        sandbox_open(message->sandbox, fds[0], fds[1], fds[2]);
+        sandbox_open(message, fds[0], fds[1], fds[2]);
         return;
     }
     if (message->kind == NSBOX_NET_RULES && n == 2) {
@@ -87,15 +87,22 @@ static void obey(const nsbox_net_message *message, int fds[MOST_DESCRIPTORS], in
         close(fds[--n]);
 }
 
-static void let_go(struct source *source, uint32_t events)
+static void let_go(void)
 {
-    (void)source;
-    (void)events;
     loop_close(&control);
     events_to(-1);
-    loop_close(&caller);
     asks_refuse_all();
     publications_end(EVERY_SANDBOX);
+}
+
+/* The first processes of its sandboxes end with it. They may be long in ending: each waits until its zombies have been
+ * reaped, and in some containers nobody does that (zap_pid_ns_processes()). We don't wait for these. */
+static void on_caller_end(struct source *source, uint32_t events)
+{
+    (void)events;
+    loop_close(source);
+    let_go();
+    sandboxes_end_with_caller();
 }
 
 static void on_control(struct source *source, uint32_t events)
@@ -109,7 +116,7 @@ static void on_control(struct source *source, uint32_t events)
     if (n < 0 && errno == EAGAIN)
         return;
     if (n <= 0) {
-        let_go(source, events);
+        let_go();
         return;
     }
     int n_fds = take(&head, fds);
@@ -123,7 +130,7 @@ int control_start(int socket, int process)
 {
     control = (struct source){on_control, socket, NULL};
     events_to(socket);
-    caller = (struct source){let_go, process, NULL};
+    caller = (struct source){on_caller_end, process, NULL};
     int ret = loop_add(&control, EPOLLIN);
     return ret ? ret : loop_add(&caller, EPOLLIN);
 }

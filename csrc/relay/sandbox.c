@@ -62,13 +62,14 @@ static int watch_all(struct sandbox *s)
     return ret;
 }
 
-static struct sandbox *make(uint64_t id, int net_namespace, int process)
+static struct sandbox *make(const nsbox_net_message *message, int net_namespace, int process)
 {
     struct sandbox *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
     static uint64_t last;
-    s->id = id;
+    s->id = message->sandbox;
+    s->outlives = message->value;
     s->serial = ++last;
     s->net_namespace = net_namespace;
     s->end = (struct source){on_end, process, NULL};
@@ -86,10 +87,11 @@ static struct sandbox *make(uint64_t id, int net_namespace, int process)
     return s;
 }
 
-void sandbox_open(uint64_t id, int net_namespace, int process, int answer)
+void sandbox_open(const nsbox_net_message *message, int net_namespace, int process, int answer)
 {
     const char *step = "memory";
-    struct sandbox *s = make(id, net_namespace, process);
+    uint64_t id = message->sandbox;
+    struct sandbox *s = make(message, net_namespace, process);
     if (!s) {
         close(net_namespace);
         close(process);
@@ -104,6 +106,15 @@ void sandbox_open(uint64_t id, int net_namespace, int process, int answer)
     tell_ready(answer, id, ret, step);
     if (ret)
         sandbox_end(s);
+}
+
+void sandboxes_end_with_caller(void)
+{
+    for (struct sandbox *s = sandbox_newest(), *next; s; s = next) {
+        next = s->next;
+        if (!s->outlives)
+            sandbox_end(s);
+    }
 }
 
 int sandboxes_tick(void)

@@ -80,5 +80,13 @@ class Stamps:
 
     __slots__ = ("array",)
 
-    def __init__(self, watched: Sequence[bool]) -> None:
-        self.array = ffi.new("nsbox_stamp[]", [(0, 0, 0, 0, 0, is_watched) for is_watched in watched] or 1)
+    def __init__(self, watched: Sequence[int]) -> None:
+        """watched: for each op, a value of abi.h's nsbox_watched."""
+        self.array = ffi.new("nsbox_stamp[]", [(0, 0, 0, 0, 0, value) for value in watched] or 1)
+
+    def copy(self) -> Stamps:
+        """Return the same stamps once more."""
+        stamps = Stamps.__new__(Stamps)
+        stamps.array = ffi.new("nsbox_stamp[]", len(self.array))
+        ffi.buffer(stamps.array)[:] = ffi.buffer(self.array)[:]
+        return stamps

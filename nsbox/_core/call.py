@@ -148,13 +148,14 @@ def spawn(request: Request, command: Command) -> Result:
     r.result = result = arena.result
     result.pid = result.init_pid = 0
     result.init_pidfd = result.init_says = result.go_fd = result.pidfd = -1
+    result.user_fd = result.mnt_fd = result.null_fd = result.image_fd = -1
     try:
         if command.preexec is not None:
             _spawn_with(command.preexec, r, command.inherits_env, command.parked)
             if owners is not None:
                 from nsbox._base.owners import own  # loaded wherever there are owners
 
-                own([fd for fd in map(getattr, [result] * 4, _DESCRIPTORS) if fd >= 0], owners)
+                own([fd for fd in map(getattr, [result] * len(_DESCRIPTORS), _DESCRIPTORS) if fd >= 0], owners)
         elif owners is None:
             lib.nsbox_spawn(r)
         else:
@@ -166,6 +167,8 @@ def spawn(request: Request, command: Command) -> Result:
             *(result.init_pid, result.init_pidfd, result.init_says, result.go_fd),
         )
         answer.root_id, answer.pidfd = result.root_id, result.pidfd
+        if result.user_fd >= 0:
+            answer.kept = (result.user_fd, result.mnt_fd, result.null_fd, result.image_fd)
         if answer.error:
             answer.detail = ffi.string(result.detail)
         else:
@@ -186,7 +189,8 @@ def spawn(request: Request, command: Command) -> Result:
     return answer
 
 
-_DESCRIPTORS = ("init_pidfd", "init_says", "go_fd", "pidfd")  # those that a spawn leaves, as fields of nsbox_result
+# Those that a spawn leaves, as fields of nsbox_result: what is kept, then what belongs to a command.
+_DESCRIPTORS = ("user_fd", "mnt_fd", "null_fd", "image_fd", "init_pidfd", "init_says", "go_fd", "pidfd")
 
 
 def abandon(command: Command) -> None:

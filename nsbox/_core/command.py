@@ -169,7 +169,7 @@ class Result:
     """The result of a spawn: error 0 and a pid; or an errno, with the step and the op that failed."""
 
     __slots__ = (
-        *("detail", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
+        *("detail", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "kept", "on_end", "op", "pid", "pidfd"),
         *("plan", "root_id", "session_command", "step", "warm"),
     )
 
@@ -188,6 +188,7 @@ class Result:
         self.error, self.step, self.op, self.pid = error, step, op, pid
         self.init_pid, self.init_pidfd, self.init_says = init_pid, init_pidfd, init_says
         self.go_fd, self.detail, self.root_id, self.pidfd = go_fd, detail, 0, -1
+        self.kept: tuple[int, ...] = ()  # descriptors of what was made instead of a command, as in abi.h
         self.warm = False  # True: in a copy of a kept sandbox
         self.plan: Plan | None = None  # the plan that was carried out, if it isn't the policy's own
         self.session_command: SessionCommand | None = None  # of a command that isn't our child

@@ -41,14 +41,16 @@ _NAMESPACES = {
 
 
 class KeptRoot:
-    """A kept sandbox. fds: its user and mount namespace and its /dev/null. plan: the blob that made it.
+    """A kept sandbox. fds: its user and mount namespace, its /dev/null and its init's program.
+
+    plan: the blob that made it.
 
     root_id: the id of the mount that was the caller's root at that time.
     """
 
     __slots__ = ("blob", "fds", "plan", "root_id", "stamps")
 
-    def __init__(self, fds: tuple[int, int, int], plan: bytes, stamps: Stamps, root_id: int) -> None:
+    def __init__(self, fds: tuple[int, int, int, int], plan: bytes, stamps: Stamps, root_id: int) -> None:
         self.fds, self.plan, self.stamps, self.root_id = fds, plan, stamps, root_id
         self.blob = ffi.from_buffer("uint8_t[]", plan)
 
@@ -122,7 +124,7 @@ class Request:
             r.caps = caps = ffi.new("nsbox_caps *", capabilities)
             self._keep.append(caps)
         r.user_fd, r.user2_fd, r.pid_fd, r.mnt_fd = joined
-        r.null_fd = r.park_fd = r.go_fd = r.hold_fd = r.report_fd = r.cgroup_fd = r.relay_fd = -1
+        r.null_fd = r.image_fd = r.park_fd = r.go_fd = r.hold_fd = r.report_fd = r.cgroup_fd = r.relay_fd = -1
         r.kernel_uid, r.kernel_gid = kernel_ids
         r.inotify_instances = inotify_instances
         self.idmaps = idmaps
@@ -136,7 +138,7 @@ class Request:
 
     def _copy(self, kept: KeptRoot) -> None:
         r = self.request
-        r.user_fd, r.mnt_fd, r.null_fd = kept.fds
+        r.user_fd, r.mnt_fd, r.null_fd, r.image_fd = kept.fds
         r.stamps, r.template_plan, r.template_plan_len = kept.stamps.array, kept.blob, len(kept.plan)
         r.root_id = kept.root_id
         self._keep.append(kept)

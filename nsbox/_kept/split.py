@@ -22,6 +22,7 @@ MOST_LIFTED = 48  # as abi.h has it
 _MOST_OPS = 400
 _FRESH = (ops.Tmpfs, ops.Proc, ops.Devpts, ops.Mqueue)
 _NODES = (ops.Dir, ops.File, ops.Symlink, ops.Chmod)
+_NO_OTHERS = (ops.Lifted, ops.RemountRo, ops.Hostname, ops.Loopback, *_NODES)  # they mount nothing new
 
 
 @frozen
@@ -31,11 +32,13 @@ class Parts(Frozen):
     kept: what the template is made of.
     renewed: what is made afresh for each command.
     watched: for each op of kept, whether its mount point is the host's, so that another process may replace it.
+    fresh: for each op of kept, whether each command has another mount at its place.
     """
 
     kept: tuple[ops.Op, ...]
     renewed: tuple[ops.Op, ...]
     watched: tuple[bool, ...]
+    fresh: tuple[bool, ...]
 
 
 def _no(what: str) -> UnavailableError:
@@ -185,7 +188,13 @@ class _Split:
             else op
             for op in self.renewed
         )
-        return Parts(tuple(op for op, _ in self.kept), tuple(renewed), tuple(watched for _, watched in self.kept))
+        others = {_dest(op) for op in self.renewed if not isinstance(op, _NO_OTHERS)}
+        return Parts(
+            kept=tuple(op for op, _ in self.kept),
+            renewed=tuple(renewed),
+            watched=tuple(watched for _, watched in self.kept),
+            fresh=tuple(_dest(op) in others for op, _ in self.kept),
+        )
 
 
 def parts(steps: tuple[ops.Op, ...]) -> Parts:

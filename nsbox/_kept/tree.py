@@ -21,17 +21,14 @@ StaleError, and KeptWay makes a new sandbox.
 
 from __future__ import annotations
 
-import _socket  # as in _base.descriptors
 import errno
 import os
 import sys
 import weakref
 from threading import Lock
 
-from nsbox._base.descriptors import pair
 from nsbox._base.errors import NsboxError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._base.owners import high, own_received
 from nsbox._core import buffers, call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
@@ -55,24 +52,17 @@ if TYPE_CHECKING:
 _FRESH = frozenset({"uts", "cgroup", "time"})  # the namespaces that each command has for itself
 
 
-def _received(sock: _socket.socket, most: int) -> list[Owner]:
-    """Return owners of the descriptors that a socket has received."""
-    owners: list[Owner] = []
-    own_received(sock, most, owners)
-    return [high(owner) for owner in owners]
-
-
 class Parked:
     """A sandbox that lacks only its command.
 
     result: the result of making it.
-    user2_fd: the command's user namespace; -1: it has none yet.
+    user2_fd: the command's user namespace.
     held: what owns its descriptors: first init_pidfd and init_says, which the command gets at its start, then the
         others. They don't depend on __del__(), in which a signal handler may raise.
     """
 
     def __init__(self, result: Result, stamps: buffers.Stamps, held: list[Owner], line: Line | None) -> None:
-        self.result, self.stamps, self.user2_fd = result, stamps, -1
+        self.result, self.stamps, self.user2_fd = result, stamps, result.kept[0]
         self.line = line  # with a network list
         self.is_taken = False  # its command has been started
         self.held = held
@@ -121,8 +111,9 @@ class KeptTree:
         self._has_console = any(isinstance(op, Console) for op in prepared.ops)
         self._stock = 0 if "time" in plan.namespaces else stock  # setns(2) of one: EUSERS, in memory that is shared
         self._mounts = MountWatch()  # before anything is bound
-        self._watched = parts.watched
-        self._stamps = buffers.Stamps(parts.watched)
+        looks = (c.WATCHED_RENEWED if is_fresh else c.WATCHED for is_fresh in parts.fresh)
+        watched = [look if is_watched else c.UNWATCHED for look, is_watched in zip(looks, parts.watched, strict=True)]
+        self._stamps = buffers.Stamps(watched)
         request = request_for(plan, parts.kept, flags=c.TEMPLATE, without=_FRESH | {"net"}, stamps=self._stamps)
         self._blob = request.plan
         self._make(request, parts.kept)
@@ -143,22 +134,21 @@ class KeptTree:
         flags: int = 0,
         is_parked: bool = False,
     ) -> Request:
-        user, mnt, null = self._fds
+        user, mnt, null, image = self._fds
+        fds = (user, -1, null, -1) if is_parked else (user, mnt, null, image)
         return request_for(
             self._plan,
             ops,
             flags=flags,
             without=frozenset(without),
-            kept=KeptRoot((user, -1 if is_parked else mnt, null), self._blob, self._stamps, self._root_id),
+            kept=KeptRoot(fds, self._blob, self._stamps, self._root_id),
             last_maps=split.last_maps(self._plan.identity),
         )
 
     def _make(self, request: Request, ops: Sequence[Op]) -> None:
-        result, _, self._owners = made(request, "keep a sandbox", ops)
-        self._fds = [owner.fileno() for owner in self._owners]
+        result, self._owners = made(request, "keep a sandbox", ops)
+        self._fds = [*result.kept]
         self._root_id = result.root_id
-        if len(self._fds) != c.SENT:
-            raise SetupError(errno.EMFILE, "keep a sandbox", None, "no descriptor was free for its namespaces")
 
     # ---- copies that are ready
 
@@ -180,15 +170,10 @@ class KeptTree:
         return len(self._ready) < self._stock and not self.stale
 
     def _park(self) -> Parked:
-        stamps = buffers.Stamps(self._watched)
+        stamps = self._stamps.copy()
         line = None if self._relay is None else self._relay.line()
-        result, held, sent = made(self._parking, "make a sandbox ready", self._renewed, stamps, line)
-        parked = Parked(result, stamps, held, line)
-        held += sent
-        parked.user2_fd = sent[0].fileno() if len(sent) == 1 else -1
-        if len(sent) != 1:
-            raise SetupError(errno.EMFILE, "make a sandbox ready", None, "no descriptor was free for its namespace")
-        return parked
+        result, held = made(self._parking, "make a sandbox ready", self._renewed, stamps, line)
+        return Parked(result, stamps, held, line)
 
     # ---- commands
 
@@ -261,22 +246,21 @@ def made(
     ops: Sequence[Op],
     park_stamps: buffers.Stamps | None = None,
     line: Line | None = None,
-) -> tuple[Result, list[Owner], list[Owner]]:
+) -> tuple[Result, list[Owner]]:
     """Make something that has no command yet: a kept sandbox, or a copy that is parked. Raises SetupError.
 
-    Returns the result, the owners of its descriptors (if it goes on), and those of the descriptors that it sends.
+    Returns the result, and the owners of the descriptors: a kept sandbox's as in result.kept. A copy's are init_pidfd,
+    init_says, go_fd and then that of result.kept.
 
     what: what is being done, for errors.
     ops: those of the request, for errors.
     park_stamps: the stamps of a copy; None: it is no copy.
     line: with a network list.
     """
-    held: list[Owner] = []
-    nothing = buffers.Strings([])
-    command = Command(programs=[], argv=[], envp=nothing, cwd=None, owners=held)
-    ours, theirs = pair()
+    owners: list[Owner] = []
+    command = Command(programs=[], argv=[], envp=_nothing, cwd=None, owners=owners)
+    command.park_stamps, command.line = park_stamps, line
     try:
-        command.report_fd, command.park_stamps, command.line = theirs.fileno(), park_stamps, line
         command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if call.adopt_inits else 0)
         command.uid = command.gid = 0
         result = call.spawn(request, command)
@@ -285,17 +269,19 @@ def made(
 
             op = ops[result.op].describe() if 0 <= result.op < len(ops) else None
             raise SetupError(result.error, f"{what}: {step_name(result.step)}", op)
+        own = sum(fd >= 0 for fd in result.kept)
+        kept, held = owners[:own], owners[own:]
         if result.go_fd < 0:  # no copy: its pid 1 has nothing to wait for
+            command.owners = held
             call.abandon(command)
-        sent = _received(ours, c.SENT)
         command.result = None
-        return result, held, sent
+        return result, [*held, *kept]
     except BaseException:
         call.abandon(command)
         raise
-    finally:
-        ours.close()
-        theirs.close()
+
+
+_nothing = buffers.Strings([])
 
 
 _refiller = Refiller()

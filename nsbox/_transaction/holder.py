@@ -187,14 +187,11 @@ class Holder:
             swaps=swaps,
         )
         try:
-            _, _, self._owners = tree.made(request, what, steps)
+            _, owners = tree.made(request, what, steps)
         except SetupError as error:
             raise SetupError(error.errno or 0, error.step, error.op, _hint(error)) from None
+        self._owners = owners[:2]
         self._fds = [owner.fileno() for owner in self._owners]
-        if len(self._fds) != c.SENT:
-            raise SetupError(errno.EMFILE, what, None, "no descriptor was free for its namespaces")
-        del self._fds[c.SENT_NULL]
-        self._owners.pop(c.SENT_NULL).close()
         return list(zip(steps, stamps.array, strict=True))
 
     @property

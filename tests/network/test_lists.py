@@ -169,6 +169,33 @@ print(relays())
     assert client(code) == ["203.0.113.1 hi 203.0.113.1 hi 203.0.113.1 hi", "[]"]
 
 
+def test_a_caller_that_is_killed_where_nobody_reaps(client: Client) -> None:
+    """Pid 1 of the sandbox waits for ever then (a zombie that nobody reaps is in it); the relay doesn't."""
+    code = """
+start = f'''
+import ctypes, os, subprocess, sys, time
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: what loses its parent is ours
+code = "import nsbox, sys, time; p = nsbox.Policy.workspace({ws!r}, network=['a.example:80']); "
+code += "q = nsbox.Popen(['sleep', '1000'], policy=p); print(q.sandbox.init_pid, flush=True); time.sleep(1000)"
+caller = subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, text=True)
+print(caller.stdout.readline(), end="", flush=True)
+caller.kill()
+sys.stdin.readline()
+'''
+keeper = subprocess.Popen(
+    [sys.executable, "-P", "-c", start], cwd=ws, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+)
+init = int(keeper.stdout.readline())
+until = time.monotonic() + 20
+while time.monotonic() < until and relays():
+    time.sleep(0.05)
+print(relays())
+print(open(f"/proc/{init}/stat").read().split(") ")[1][0], os.listdir(f"/proc/{init}/fd"))
+keeper.communicate("")
+"""
+    assert client(code) == ["[]", "S []"]
+
+
 def test_a_relay_that_is_killed(client: Client) -> None:
     """Nothing is reached any more, and what is started from then on has another relay."""
     code = """

@@ -110,6 +110,14 @@ def test_watched_where_the_host_can_change_it() -> None:
     assert parts(plan).watched == (False, False, True, False)
 
 
+def test_which_places_are_fresh() -> None:
+    """At these a copy has another mount than the kept sandbox; at all others, a copy of the same one."""
+    plan = (ROOT, Bind("/tmp", "/tmp"), Tmpfs("/tmp"), Bind("/ws", "/tmp/ws"), Proc("/proc"), Mask("/proc/keys"))
+    assert parts(plan).fresh == (False, True, True, False, True, False)
+    plan = (Tmpfs("/data"), File("/data/f", b"1"), RemountRo("/data"), RemountRo("/"))
+    assert parts(plan).fresh == (False,) * 4
+
+
 def test_a_workspace() -> None:
     """All that a workspace's plan mounts is there for each command, by one way or the other."""
     plan = compile_policy(Policy.workspace("/tmp", deny=["/tmp/secret"], read=["/usr/share"]), DEBIAN)

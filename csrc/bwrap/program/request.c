@@ -230,7 +230,8 @@ bool request_isolation(struct program *p)
     r->user_fd = line->fd[NSBOX_BWRAP_USERNS];
     r->user2_fd = line->fd[NSBOX_BWRAP_USERNS2];
     r->pid_fd = line->fd[NSBOX_BWRAP_PIDNS];
-    r->mnt_fd = r->null_fd = r->park_fd = r->go_fd = r->hold_fd = r->report_fd = r->cgroup_fd = r->relay_fd = -1;
+    r->mnt_fd = r->null_fd = r->image_fd = r->park_fd = r->go_fd = r->hold_fd = r->report_fd = r->cgroup_fd =
+        r->relay_fd = -1;
     r->stdin_fd = r->stdout_fd = r->stderr_fd = r->umask = r->pgid = -1;
     r->flags = NSBOX_CLOSE_FDS | NSBOX_SHELL | NSBOX_HOST_WRITES | NSBOX_STAY;
     r->flags |= asked & NSBOX_BWRAP_NEW_SESSION ? NSBOX_SETSID : 0;

@@ -5,7 +5,6 @@
  * on by a byte in a pipe. It shares all with the first thread, which waits for its end before it looks at anything. */
 #include <linux/sched.h>
 
-#include "kernel/message.h"
 #include "program.h"
 
 enum { STACK = 65536, NAMESPACES = NSBOX_SHOWN - 1, READ_LOCK = 0, SET_OFD_LOCK = 37 };
@@ -211,26 +210,8 @@ static bool may_go_on(int fd, int pid)
 /* Receives what the command shows of itself; false if there is none. */
 static bool receive(int *shown)
 {
-    struct {
-        size_t len;
-        int level, type, fds[NSBOX_SHOWN];
-    } control;
-    char byte;
-    struct iovec data = {&byte, 1};
-    struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = sizeof control};
-    int got;
-    do
-        got = sys_recvmsg(watch.reports, &message, 0x40000000 /* MSG_CMSG_CLOEXEC */);
-    while (got == -EINTR);
-    if (got <= 0)
-        return false;
-    unsigned n = message.n_control < 16 ? 0 : (unsigned)((control.len - 16) / sizeof(int));
-    for (unsigned i = 0; i < n; i++) {
-        shown[i] = control.fds[i];
-        if (n != NSBOX_SHOWN)
-            sys_close(shown[i]);
-    }
-    return n == NSBOX_SHOWN || NOTE(errno_text(EMFILE));
+    int ret = receive_fds(watch.reports, shown, NSBOX_SHOWN);
+    return ret >= 0 || (ret != -EPIPE && NOTE(errno_text(-ret)));
 }
 
 static void attend(void)
@@ -272,7 +253,7 @@ static void thread_main(void *unused)
 
 static int make_ends(int reports[2], int hold[2])
 {
-    int ret = sys_socketpair(reports);
+    int ret = sys_packet_pair(reports);
     ret = ret < 0 ? ret : sys_pipe2(hold, SYS_O_CLOEXEC);
     ret = ret < 0 ? ret : sys_pipe2(watch.signalled, SYS_O_CLOEXEC | O_NONBLOCK);
     for (int i = 0; i < 2 && ret >= 0; i++) {

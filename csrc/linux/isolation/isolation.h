@@ -60,7 +60,7 @@ int net_finish(struct job *j, int32_t *op);
 
 /* relay.c */
 int relay_prepare(struct job *j);
-int relay_open(int relay, uint64_t id, int net, int answer);
+int relay_open(int relay, uint64_t id, int outlives, int net, int answer);
 int relay_answer(int answer, int lifeline, char *detail, size_t room);
 int relay_show(struct job *j, int net); /* net: a descriptor of the net namespace, or -errno; closed */
 int relay_await(struct job *j);

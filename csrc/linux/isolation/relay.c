@@ -7,7 +7,6 @@
 #include "net/wire.h"
 #include "isolation.h"
 #include "kernel/message.h"
-#include "kernel/sys_relay.h"
 
 enum { PATIENCE = 30 /* seconds, for a relay that was stopped */ };
 
@@ -20,13 +19,13 @@ int relay_prepare(struct job *j)
     return 0;
 }
 
-static int send_open(int relay, uint64_t id, const int fds[3], unsigned n)
+static int send_open(int relay, uint64_t id, int outlives, const int fds[3], unsigned n)
 {
     struct {
         size_t len;
         int level, type, fds[4];
     } control = {.len = 16 + sizeof *fds * n, .level = 1 /* SOL_SOCKET */, .type = 1 /* SCM_RIGHTS */};
-    nsbox_net_message open = {.kind = NSBOX_NET_OPEN, .value = 0, .sandbox = id, .id = 0};
+    nsbox_net_message open = {.kind = NSBOX_NET_OPEN, .value = outlives, .sandbox = id, .id = 0};
     struct iovec data = {&open, sizeof open};
     struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = control.len};
     for (unsigned i = 0; i < n; i++)
@@ -37,10 +36,10 @@ static int send_open(int relay, uint64_t id, const int fds[3], unsigned n)
 
 /* Shows the relay a net namespace (a descriptor, or -errno), with this process as its first one. answer: the end of a
  * socket for the relay's answer; or -1: there will be none. Closes both. */
-int relay_open(int relay, uint64_t id, int net, int answer)
+int relay_open(int relay, uint64_t id, int outlives, int net, int answer)
 {
     const int fds[3] = {net, sys_pidfd_open(sys_getpid()), answer};
-    int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(relay, id, fds, answer < 0 ? 2 : 3);
+    int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(relay, id, outlives, fds, answer < 0 ? 2 : 3);
     for (unsigned i = 0; i < 3; i++) /* our end for the answer too, so that it closes with the relay's */
         if (fds[i] >= 0)
             sys_close(fds[i]);
@@ -52,7 +51,8 @@ int relay_show(struct job *j, int net)
 {
     int answer = j->req->relay_later ? -1 : j->net.answer[1];
     j->net.answer[1] = -1;
-    return relay_open(j->req->relay_fd, j->req->relay_id, net, answer);
+    int outlives = (j->req->flags & NSBOX_OUTLIVE) != 0;
+    return relay_open(j->req->relay_fd, j->req->relay_id, outlives, net, answer);
 }
 
 /* Waits for the relay's answer. Returns 0, or the error that it reports; its words go to detail. lifeline: a pidfd of

@@ -5,7 +5,7 @@
 static int is_open(const struct job *j, int fd)
 {
     int is_ours = fd == j->lifeline || fd == j->init.says[0] || fd == j->init.says[1] || fd == j->setup_pipe[0] ||
-                  fd == j->setup_pipe[1];
+                  fd == j->setup_pipe[1] || fd == j->kept_pair[0] || fd == j->kept_pair[1];
     for (uint32_t i = 0; i < j->req->n_idmaps; i++)
         is_ours |= fd == j->req->idmaps[i].userns_fd;
     return fd < 0 ? 0 : is_ours ? -EBADF : sys_get_fd_flags(fd);
@@ -20,8 +20,8 @@ static int check_fds(struct job *j, int32_t *op)
     TRY(&j->b, NSBOX_STEP_STDIO, is_open(j, r->stderr_fd));
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         TRY(&j->b, NSBOX_STEP_FDS, is_open(j, r->pass_fds[i]));
-    const int32_t joined[] = {r->user_fd, r->user2_fd, r->pid_fd, r->mnt_fd,
-                              r->null_fd, r->park_fd,  r->go_fd,  r->relay_fd};
+    const int32_t joined[] = {r->user_fd,  r->user2_fd, r->pid_fd, r->mnt_fd,  r->null_fd,
+                              r->image_fd, r->park_fd,  r->go_fd,  r->relay_fd};
     for (unsigned i = 0; i < sizeof joined / sizeof joined[0]; i++)
         TRY(&j->b, NSBOX_STEP_JOIN, is_open(j, joined[i]));
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
@@ -55,8 +55,10 @@ static int next_needed(const struct job *j, int from)
     lower(&least, r->stderr_fd, from);
     for (uint32_t i = 0; i < r->n_idmaps; i++)
         lower(&least, r->idmaps[i].userns_fd, from);
-    const int32_t requested[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,     r->mnt_fd,
-                                 r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1], r->relay_fd};
+    const int32_t requested[] = {
+        r->user_fd,       r->user2_fd,      r->pid_fd,       r->hold_fd, r->report_fd, r->mnt_fd,   r->null_fd,
+        j->setup_pipe[0], j->setup_pipe[1], j->kept_pair[1], r->park_fd, r->go_fd,     r->relay_fd, r->image_fd,
+    };
     for (unsigned i = 0; i < sizeof requested / sizeof requested[0]; i++)
         lower(&least, requested[i], from);
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
@@ -194,8 +196,8 @@ void close_own(struct job *j)
     const int made[] = {j->lifeline,   j->init.says[0],  j->init.says[1], j->setup_pipe[0],
                         j->init.pidfd, j->net.answer[0], j->b.proc,       j->command.devnull,
                         j->userns2.fd, j->net.settings,  j->net.answer[1]};
-    const int borrowed[] = {r->user_fd, r->user2_fd, r->pid_fd,  r->hold_fd, r->report_fd,
-                            r->mnt_fd,  r->null_fd,  r->park_fd, r->go_fd,   r->relay_fd};
+    const int borrowed[] = {r->user_fd, r->user2_fd, r->pid_fd,  r->hold_fd, r->report_fd, r->mnt_fd,
+                            r->null_fd, r->image_fd, r->park_fd, r->go_fd,   r->relay_fd};
     close_each(made, sizeof made / sizeof made[0]);
     close_own_places(j);
     for (uint32_t i = 0, n = j->b.is_early ? plan_nops(r->plan) : 0; i < n; i++) /* as many as are still open */

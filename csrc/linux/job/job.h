@@ -43,6 +43,7 @@ struct job {
     uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
     int setup_pipe[2];                 /* ends when the mediator has gone; carries a byte: enum nsbox_told */
     int parked_pipe[2];                /* the same if it belongs to the caller: its descriptors, or -1 */
+    int kept_pair[2];                  /* sockets by which what is kept reaches the caller: its end first; or -1 */
     struct sharer helper, map_program; /* of userns2.c and maps.c; pidns_below.c has the second too */
 
     struct {
@@ -257,6 +258,7 @@ int execute_init(int lifeline, int setup, int says, int image); /* only returns 
 
 /* hold.c */
 int send_fds(int socket, const int *fds, unsigned n);
+int receive_fds(int socket, int *fds, unsigned n);
 int hold(struct job *j, int is_command, uint32_t *step);
 
 /* parallel.c */

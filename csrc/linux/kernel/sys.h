@@ -177,6 +177,15 @@ static inline int sys_sendmsg(int fd, const void *message)
 {
     return (int)S3(__NR_sendmsg, fd, message, 0x4000 /* MSG_NOSIGNAL */);
 }
+static inline int sys_recvmsg(int fd, void *message, int flags)
+{
+    return (int)S3(__NR_recvmsg, fd, message, flags);
+}
+/* Type SOCK_SEQPACKET, family AF_UNIX. */
+static inline int sys_packet_pair(int ends[2])
+{
+    return (int)S4(__NR_socketpair, 1, 5 | SYS_O_CLOEXEC, 0, ends);
+}
 
 /* identity */
 static inline int sys_unshare(unsigned long flags)

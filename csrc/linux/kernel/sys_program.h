@@ -66,10 +66,6 @@ static inline int sys_fcntl(int fd, int what, void *arg)
 {
     return (int)S3(__NR_fcntl, fd, what, arg);
 }
-static inline int sys_socketpair(int fds[2])
-{
-    return (int)S4(__NR_socketpair, 1 /* AF_UNIX */, 1 /* SOCK_STREAM */ | SYS_O_CLOEXEC, 0, fds);
-}
 /* A copy of this process; its signal for us is 0. */
 static inline long sys_fork(void)
 {

@@ -4,10 +4,6 @@
 
 #include "sys.h"
 
-static inline int sys_recvmsg(int fd, void *message, int flags)
-{
-    return (int)S3(__NR_recvmsg, fd, message, flags);
-}
 static inline int sys_sendmsg_flags(int fd, const void *message, int flags)
 {
     return (int)S3(__NR_sendmsg, fd, message, flags);

@@ -129,6 +129,7 @@ void hold_init(struct job *j)
          j->req->flags & NSBOX_PARK)) { /* an init that ended after its command is fine, before one it isn't */
         report(j->res, fd, NSBOX_STEP_LIFELINE, -1);
         clean_up(j);
+        kept_drop(j->res);
     }
     j->res->init_pidfd = fd < 0 ? -1 : fd;
 }

@@ -26,7 +26,8 @@ int kept_prepare(struct job *j)
     TRY(&j->b, NSBOX_STEP_STALE, root == j->req->root_id ? 0 : -ESTALE);
     if (!is_parked(j->req) || wants_devnull(j->req))
         TRY(&j->b, NSBOX_STEP_ROOT, j->b.proc = sys_openat(AT_FDCWD, "/proc", O_PATH | O_DIRECTORY, 0));
-    TRY(&j->b, NSBOX_STEP_STALE, stamps_check_sources(j->req->template_plan, j->req->stamps));
+    if (!(j->req->flags & NSBOX_PARK)) /* a parked one is checked when its command comes */
+        TRY(&j->b, NSBOX_STEP_STALE, stamps_check_sources(j->req->template_plan, j->req->stamps));
     return 0;
 }
 
@@ -42,43 +43,62 @@ static int open_own(struct job *j, const char *name)
     return sys_openat(j->b.proc, name, O_RDONLY, 0);
 }
 
-static int send_namespaces(struct job *j)
+/* What is kept of a tree. The init's program is made here, by the user who will execute it. */
+static int send_tree(struct job *j)
 {
-    const int fds[NSBOX_SENT] = {[NSBOX_SENT_USER] = open_own(j, "self/ns/user"),
-                                 [NSBOX_SENT_MNT] = open_own(j, "self/ns/mnt"),
-                                 [NSBOX_SENT_NULL] = j->command.devnull};
-    for (int i = 0; i < NSBOX_SENT; i++)
+    int fds[] = {open_own(j, "self/ns/user"), open_own(j, "self/ns/mnt"), j->command.devnull, open_image(&j->b)};
+    const unsigned n = sizeof fds / sizeof fds[0];
+    for (unsigned i = 0; i < n; i++)
         if (fds[i] < 0)
             return fds[i];
-    return send_fds(j->req->report_fd, fds, NSBOX_SENT);
+    return send_fds(j->kept_pair[1], fds, n);
+}
+
+/* Receives in the caller what the set-up has sent. 0 or -errno. */
+int kept_receive(struct job *j)
+{
+    nsbox_result *res = j->res;
+    int fds[] = {-1, -1, -1, -1};
+    int ret = receive_fds(j->kept_pair[0], fds, j->req->flags & NSBOX_TEMPLATE ? sizeof fds / sizeof fds[0] : 1);
+    res->user_fd = fds[0];
+    res->mnt_fd = fds[1];
+    res->null_fd = fds[2];
+    res->image_fd = fds[3];
+    return ret;
+}
+
+/* Gives up what was received. */
+void kept_drop(nsbox_result *res)
+{
+    int32_t *fds[] = {&res->user_fd, &res->mnt_fd, &res->null_fd, &res->image_fd};
+    for (unsigned i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+        sys_close(*fds[i]);
+        *fds[i] = -1;
+    }
 }
 
 int kept_finish(struct job *j, int32_t *op)
 {
-    int ret = stamp_destinations(&j->b, j->b.plan, j->b.stamps, op);
+    int ret = stamp_destinations(&j->b, j->b.plan, j->b.stamps, NSBOX_UNWATCHED, op);
     if (ret < 0)
         return ret;
-    TRY(&j->b, NSBOX_STEP_HOLD, send_namespaces(j));
+    TRY(&j->b, NSBOX_STEP_HOLD, send_tree(j));
     return 0;
 }
 
-/* Parks a copy of the tree: it stays as it was, except for what each command gets fresh. */
+/* Parks a copy of the tree: it stays as it was, except for what each command gets fresh. So only that has stamps of
+ * its own: a copy of a mount has the same file system and the same root (copy_tree() of fs/namespace.c). What isn't
+ * watched lies on our own file systems, and is never compared. */
 int park(struct job *j, int32_t *op)
 {
     const nsbox_request *r = j->req;
-    for (uint32_t i = 0, n = plan_nops(r->template_plan); i < n; i++) {
-        r->park_stamps[i].made = r->stamps[i].made;
-        r->park_stamps[i].watched = r->stamps[i].watched;
-        r->park_stamps[i].source_dev = r->stamps[i].source_dev;
-        r->park_stamps[i].source_ino = r->stamps[i].source_ino;
-    }
-    int ret = stamp_destinations(&j->b, r->template_plan, r->park_stamps, op);
+    int ret = stamp_destinations(&j->b, r->template_plan, r->park_stamps, NSBOX_WATCHED_RENEWED, op);
     if (ret >= 0)
         ret = net_await(j);
     if (ret >= 0)
         ret = net_outcome(j, op); /* a command would look at this, but there is none */
     if (ret < 0)
         return ret;
-    TRY(&j->b, NSBOX_STEP_HOLD, send_fds(r->report_fd, &j->userns2.fd, 1));
+    TRY(&j->b, NSBOX_STEP_HOLD, send_fds(j->kept_pair[1], &j->userns2.fd, 1));
     return 0;
 }

@@ -44,7 +44,8 @@ static int image_file(struct builder *b)
     return ret;
 }
 
-static int open_image(struct builder *b)
+/* The program of the init, to be executed by the same user. */
+int open_image(struct builder *b)
 {
     int fd = image_memfd();
     return fd == -EACCES || fd == -EPERM || fd == -ENOSYS ? image_file(b) : fd;
@@ -135,7 +136,7 @@ static void init_main(void *arg)
      * the command, which the mediator may make just now, would inherit it, under a number that isn't known yet. */
     if (ret >= 0)
         ret = sys_unshare(CLONE_FILES);
-    int image = ret < 0 ? ret : open_image(&own);
+    int image = ret < 0 ? ret : j->req->image_fd >= 0 ? j->req->image_fd : open_image(&own);
     j->init.error = image < 0 ? image : execute_init(j->lifeline, j->setup_pipe[0], j->init.says[1], image);
     sys_exit(127);
 }

@@ -30,6 +30,7 @@ int init_await(struct job *j);
 int init_failed(const struct job *j);
 void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
+int open_image(struct builder *b);
 
 /* pidns_below.c. make: clones pid 1 into the namespace for children of the process that calls it. */
 typedef long pid1_maker(struct job *j, unsigned long flags, int *out);
@@ -39,6 +40,8 @@ int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *mak
 int kept_prepare(struct job *j);
 int kept_check(struct job *j);
 int kept_finish(struct job *j, int32_t *op);
+int kept_receive(struct job *j);
+void kept_drop(nsbox_result *res);
 int park(struct job *j, int32_t *op);
 
 /* end.c */

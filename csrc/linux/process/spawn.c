@@ -15,6 +15,14 @@ uint64_t nsbox_arena_size(uint32_t nops)
     return own_bytes(nops) + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK + HELPER_STACK + JOB_BYTES;
 }
 
+/* Keeps both ends, which may have numbers below 3. 0 or -errno. */
+static int keep_ends(int ends[2], const int fds[2])
+{
+    ends[0] = move_high(fds[0]);
+    ends[1] = move_high(fds[1]);
+    return ends[0] < 0 ? ends[0] : ends[1] < 0 ? ends[1] : 0;
+}
+
 static int open_pipe(int ends[2], int flags)
 {
     int fds[2];
@@ -24,9 +32,14 @@ static int open_pipe(int ends[2], int flags)
     /* One page is enough: an ordinary user may have only so many larger pipes (pipe-user-pages-soft, pipe(7)). If
      * this is refused, nothing else changes. */
     sys_set_pipe_size(fds[0], 4096);
-    ends[0] = move_high(fds[0]);
-    ends[1] = move_high(fds[1]);
-    return ends[0] < 0 ? ends[0] : ends[1] < 0 ? ends[1] : 0;
+    return keep_ends(ends, fds);
+}
+
+static int open_pair(int ends[2])
+{
+    int fds[2];
+    int ret = sys_packet_pair(fds);
+    return ret < 0 ? ret : keep_ends(ends, fds);
 }
 
 /* Starts the mediator, and returns when it has gone. Its exit_signal is 0, so no SIGCHLD comes, and no waitpid(-1)
@@ -85,7 +98,12 @@ static int start(struct job *j)
     sys_close(j->lifeline);
     sys_close(j->init.says[1]);
     sys_close(j->parked_pipe[0]);
+    sys_close(j->kept_pair[1]);
     int with_init = !(j->req->flags & NSBOX_PLAIN) && !is_parked(j->req);
+    int ret = j->res->error || !has_no_command(j->req) ? 0 : kept_receive(j);
+    if (ret < 0)
+        report(j->res, ret, NSBOX_STEP_HOLD, -1);
+    sys_close(j->kept_pair[0]);
     if (j->res->error)
         clean_up(j);
     else if (with_init)
@@ -129,7 +147,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     j->stacks.helper = j->stacks.command + HELPER_STACK;
     j->caller = sys_getpid();
     j->lifeline = j->init.says[0] = j->init.says[1] = j->setup_pipe[0] = j->setup_pipe[1] = -1;
-    j->net.answer[0] = j->net.answer[1] = -1;
+    j->kept_pair[0] = j->kept_pair[1] = j->net.answer[0] = j->net.answer[1] = -1;
     j->command.has_handlers = 1;
     j->command.devnull = j->init.pidfd = j->userns2.fd = j->net.fd = j->net.settings = -1;
     for (unsigned i = 0; i < MAX_PROCS; i++)
@@ -158,6 +176,7 @@ int nsbox_spawn(const nsbox_request *req)
     nsbox_result *res = req->result;
     clear(res, sizeof *res);
     res->op = res->init_pidfd = res->init_says = res->go_fd = res->pidfd = -1;
+    res->user_fd = res->mnt_fd = res->null_fd = res->image_fd = -1;
     int32_t bad;
     if (nsbox_plan_check(req->plan, req->plan_len, &bad) < 0) {
         report(res, -EINVAL, NSBOX_STEP_PLAN, bad);
@@ -195,6 +214,8 @@ int nsbox_spawn(const nsbox_request *req)
         ret = open_pipe(j->setup_pipe, 0);
     j->parked_pipe[0] = j->setup_pipe[0];
     j->parked_pipe[1] = j->setup_pipe[1];
+    if (ret >= 0 && has_no_command(req))
+        ret = open_pair(j->kept_pair);
     if (ret >= 0)
         ret = j->lifeline = open_pidfd(j->caller);
     if (ret >= 0)
@@ -203,6 +224,7 @@ int nsbox_spawn(const nsbox_request *req)
     for (int i = 0; i < 2; i++) {
         sys_close(j->init.says[i]);
         sys_close(j->parked_pipe[i]);
+        sys_close(j->kept_pair[i]);
     }
     return 0;
 }

@@ -117,7 +117,8 @@ int op_loopback(struct builder *b, const nsbox_op *op);
 int stamp_source(struct builder *b, const nsbox_op *op, int tree);
 int check_device(struct builder *b, const nsbox_op *op, int tree);
 void stamp_made(struct builder *b, uint32_t i);
-int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, int32_t *op);
+int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, enum nsbox_watched least,
+                       int32_t *op);
 int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps);
 int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps);
 

@@ -57,14 +57,16 @@ static int is_mount(const struct sys_statx *st)
     return (st->stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/* Records what lies where the ops have mounted something, once all is done and "/" is the new root. If a destination
- * is reached through a symlink, a fresh mount along that way would redirect it; so symlinks are refused. */
-int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, int32_t *op)
+/* Records what lies where the ops have mounted something, if it is watched that closely, once all is done and "/" is
+ * the new root. If a destination is reached through a symlink, a fresh mount along that way would redirect it; so
+ * symlinks are refused. */
+int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, enum nsbox_watched least,
+                       int32_t *op)
 {
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
         nsbox_stamp *stamp = &stamps[i];
         struct sys_statx st;
-        if (!stamp->made)
+        if (!stamp->made || stamp->watched < least)
             continue;
         *op = (int32_t)i;
         int fd = dest_find_plain(b, plan_str(plan, plan_op(plan, i)->dst));

@@ -86,6 +86,7 @@ struct told_udp {
 struct sandbox {
     uint64_t id, serial; /* serial: counts sandboxes, from 1 */
     int user_namespace, net_namespace;
+    int outlives;          /* it goes on when the caller has ended */
     struct source end;     /* its first process */
     struct source tap;     /* sees each SYN */
     struct source udp_tap; /* sees each datagram */
@@ -212,7 +213,8 @@ void sandbox_free(struct sandbox *sandbox);                        /* if it has 
 int sandboxes_left(void);
 
 /* sandbox.c */
-void sandbox_open(uint64_t id, int net_namespace, int process, int answer);
+void sandbox_open(const nsbox_net_message *message, int net_namespace, int process, int answer);
+void sandboxes_end_with_caller(void);
 int sandboxes_tick(void); /* returns the milliseconds until the next call */
 
 #endif

@@ -112,11 +112,8 @@ class Layers:
         request = request_for(plan, steps, flags=c.TEMPLATE, without=without, stamps=stamps)
         if host.can_set_ids:
             request.request.kernel_uid = request.request.kernel_gid = 0
-        _, _, self._owners = tree.made(request, "keep directories for overlays", steps)
-        if len(self._owners) != c.SENT:
-            self.close()
-            raise SetupError(errno.EMFILE, _WHAT, None, "no descriptor was free for its namespaces")
-        self._owners.pop(c.SENT_NULL).close()
+        _, owners = tree.made(request, "keep directories for overlays", steps)
+        self._owners = owners[:2]
         self._made = linux.Overlays([(name, place.hidden) for place, name in rows], size or 0)
 
     def make(self) -> list[Owner]:

@@ -80,6 +80,32 @@ def test_what_changes_on_the_host_is_noticed(
         assert output(box, "sh", "-c", "cat hidden 2>/dev/null; echo on") == "on\n"
 
 
+@pytest.mark.parametrize("stock", [0, 2])
+@pytest.mark.parametrize("path", ["fixed/file", "file"])
+def test_a_mount_point_below_one_that_is_renewed(workspace: Path, tmp_path: Path, stock: int, path: str) -> None:
+    """A fresh file system on the host's directory, which is replaced: what was mounted on it is there as before."""
+    (tmp_path / "fixed").mkdir()
+    (tmp_path / "fixed/file").write_text("ours")
+    cache = workspace / "cache"
+    cache.mkdir()
+    (cache / "file").write_text("covered")
+    policy = Policy.layers(
+        nsbox.RoBind("/", "/"),
+        nsbox.Bind(str(workspace), str(workspace)),
+        nsbox.Tmpfs(str(cache)),
+        nsbox.RoBind(str(tmp_path / "fixed"), str(cache / "fixed")),
+    )
+    with Sandbox(policy, stock=stock) as box:
+        for number in range(3):
+            await_ready(box)
+            done = box.shell(f"cat {cache}/{path}")
+            assert done.stdout == ("ours" if path == "fixed/file" else ""), number
+            cache.rename(workspace / f"away{number}")
+            for name in ("fixed", "."):
+                (cache / name).mkdir(parents=True, exist_ok=True)
+                (cache / name / "file").write_text("another's")
+
+
 @pytest.mark.parametrize("optional", [False, True])
 def test_devices_that_are_others(workspace: Path, tmp_path: Path, optional: bool) -> None:
     """A source with working devices is looked after as others are, also one that wasn't there."""

@@ -181,15 +181,15 @@ def test_the_thread_ends(policy: Policy) -> None:
 
 def test_copies_whose_descriptors_do_not_come(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of which something is missing is ended, and commands have theirs made."""
-    received, come = tree._received, [0]
+    made, come = tree.made, [0]
 
-    def interrupted(*arguments: Any) -> list[int]:
+    def interrupted(*arguments: Any) -> Any:
         come[0] += 1
         if come[0] > 1:
             raise OSError("nothing came")
-        return received(*arguments)
+        return made(*arguments)
 
-    monkeypatch.setattr(tree, "_received", interrupted)
+    monkeypatch.setattr(tree, "made", interrupted)
     with Sandbox(policy) as box:
         while come[0] < 2:  # they are made in a thread
             assert output(box, "echo", "on") == "on\n"
@@ -357,7 +357,7 @@ def test_few_descriptors(policy: Policy, left: int) -> None:
 
 
 def test_copies_are_encoded_once(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sent to the C core for a copy is the same each time, except for what each one has found itself."""
+    """What is sent to the C core for a copy is the same each time, and so are the files that it is compared with."""
     with Sandbox(policy, stock=0) as box:
         box.run(["true"], check=True)
         kept = box.way()._kept
@@ -365,8 +365,8 @@ def test_copies_are_encoded_once(policy: Policy, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(tree, "request_for", None)
         first, second = kept._park(), kept._park()
         assert first.stamps is not second.stamps
-        found = [[(s.dev, s.ino) for s in one.stamps.array] for one in (first, second)]
-        assert any(any(stamp) for stamp in found[0]) and found[0] != found[1]
+        rows = [[(s.source_dev, s.source_ino, s.dev, s.ino) for s in one.stamps.array] for one in (first, second)]
+        assert rows[0] == rows[1] and any(map(any, rows[0]))  # all that is watched is the kept sandbox's
 
 
 def test_what_python_does_for_a_command(policy: Policy) -> None:

@@ -39,11 +39,11 @@ INFALLIBLE = frozenset(_INFALLIBLE.get(platform.machine(), {}).values())
 _OTHERS = {
     "x86_64": {
         **{"pivot_root": 155, "execveat": 322, "ppoll": 271, "prctl": 157, "umount2": 166},
-        **{"write": 1, "unshare": 272, "fsopen": 430, "open_tree_attr": 467},
+        **{"write": 1, "unshare": 272, "fsopen": 430, "open_tree_attr": 467, "socketpair": 53, "recvmsg": 47},
     },
     "aarch64": {
         **{"pivot_root": 41, "execveat": 281, "ppoll": 73, "prctl": 167, "umount2": 39},
-        **{"write": 64, "unshare": 97, "fsopen": 430, "open_tree_attr": 467},
+        **{"write": 64, "unshare": 97, "fsopen": 430, "open_tree_attr": 467, "socketpair": 199, "recvmsg": 212},
     },
 }
 NUMBERS = _OTHERS.get(platform.machine(), {})
@@ -240,6 +240,8 @@ class Spawn:
 
     def _name(self, pid: int, role: str) -> None:
         self._roles[pid] = role
+        if role in self._pidfds:  # of an earlier spawn, if the function makes several
+            os.close(self._pidfds[role])
         self._pidfds[role] = os.pidfd_open(pid)
 
     def _serve(self) -> None:
