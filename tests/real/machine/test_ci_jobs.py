@@ -24,6 +24,7 @@ from nsbox_testing import jobs, needs
 from nsbox_testing.containers import MASK, contained, profile
 
 import nsbox
+from nsbox._backends import namespaces
 
 ROOT = Path(__file__).resolve().parents[3]
 CI = ROOT / "deploy/ci"
@@ -36,7 +37,7 @@ NONE = dict.fromkeys(
     ("variable", "environments", "file", "git", "index", "elsewhere", "project", "audit", "source", "packages"), False
 )
 ALL = dict.fromkeys(NONE, True)
-HAS_NAMESPACES = not nsbox.probe().userns_error
+HAS_NAMESPACES = not namespaces.missing(nsbox.probe())
 LANDLOCK = pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
 
 pytestmark = pytest.mark.timeout(3000 if "RUN_IN_VM" in os.environ else 300)
