@@ -1,4 +1,4 @@
-"""What sandboxes refused to tests: collected while these run, shown at the end. And the file of records, if there is one.
+"""What sandboxes refused to tests: collected while these run, shown at the end. And the file of records, if any.
 
 Hosts are what the relay outside says, so no test can invent or hide one. Files are what nsbox makes of the text of a
 test that failed (nsbox.hints()): a test that catches the error, or prints another, isn't there.
