@@ -7,6 +7,9 @@ option.
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 
 _MARK = "nsbox(**fields): run this test in a sandbox; fields of nsbox.Policy override those of the policy"
@@ -22,10 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--nsbox-workers", metavar="N", type=int, help="run tests in N workers of pytest-xdist, each in a sandbox"
     )
+    group.addoption("--nsbox-audit", metavar="FILE", help="append a JSON record of each sandbox to this file")
     parser.addini(
         "nsbox_policy", "a file with the policy for tests in sandboxes; default: the root directory is writable"
     )
     parser.addini("nsbox_section", "the table of that file, such as tool.nsbox")
+    parser.addini("nsbox_audit", "a file that gets a JSON record of each sandbox")
     parser.addini("nsbox_scope", "how many tests share a sandbox: test (one, the default) or module", default="test")
 
 
@@ -59,3 +64,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from nsbox.integrations.pytest.outside import begin
 
         begin(session)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep what was refused to tests of a worker of pytest-xdist."""
+    if rows := getattr(node, "workeroutput", {}).get("nsbox"):
+        from nsbox.integrations.pytest.refusals import of
+
+        of(node.config).update(rows)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List what was refused to tests in sandboxes."""
+    refusals = sys.modules.get("nsbox.integrations.pytest.refusals")
+    if refusals is not None and (lines := refusals.of(config).lines()):
+        terminalreporter.section("nsbox: refused")
+        for line in lines:
+            terminalreporter.line(line)

@@ -30,7 +30,7 @@ class Entry:
 
     @property
     def docstring(self) -> str:
-        """Its docstring; a constant's is the comment below or above it, if any."""
+        """Its docstring; a constant's is the string below it, if any."""
         return self.thing.docstring.value if self.thing.docstring else ""
 
 

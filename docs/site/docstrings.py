@@ -70,6 +70,8 @@ def _parameters(paragraph: str, described: Callable[[str], str]) -> Iterator[str
 def markdown(docstring: str, described: Callable[[str], str] = lambda names: "") -> str:
     """Return a docstring as Markdown; described() tells the type and the default of parameters that stand together."""
     found: list[str] = []
+    if not docstring.strip():
+        return ""
     for paragraph in re.split(r"\n\s*\n", textwrap.dedent(docstring).strip("\n")):
         is_indented = all(line.startswith("    ") for line in paragraph.splitlines())
         first = paragraph.split("\n", 1)[0]
@@ -80,7 +82,7 @@ def markdown(docstring: str, described: Callable[[str], str] = lambda names: "")
                 found[-1] = found[-1][: -len("```")] + f"\n{code}\n```"
             else:
                 found.append(f"```{language}\n{code}\n```")
-        elif _PARAMETER.match(first) or _GROUP.fullmatch(first):
+        elif found and (_PARAMETER.match(first) or _GROUP.fullmatch(first)):  # "nsbox: ..." at the start is a summary
             found.append("\n".join(_parameters(paragraph, described)).strip("\n"))
         else:
             found.append(inline(paragraph))

@@ -6,6 +6,8 @@ a page is made that shows the file.
 
 from __future__ import annotations
 
+import ast
+import itertools
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ _SECTIONS = {"how-to": "howto/index.md", "in-frameworks": "integrations/index.md
 _FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
 _NOTE = re.compile(r"^<!-- (?:not run|needs): .+? -->\n+", re.M)
+_LITTLE = 90  # characters of a sentence
 _PICTURES = (".svg", ".png", ".gif", ".webp", ".cast")
 _LANGUAGES = {
     ".py": "python",
@@ -49,12 +52,12 @@ class Page:
     summary: str = ""
 
     def __post_init__(self) -> None:
-        """Find the title, and the first sentence of the text."""
+        """Find the title, and a summary unless there is one."""
         found = re.search(r"^# (.+)$", self.text, re.M)
         if found is None:
             raise Wrong(f"{self.source or self.target} has no title: begin it with a line '# ...'")
         self.title = found[1]
-        self.summary = _first_sentence(self.text[found.end() :])
+        self.summary = self.summary or _summary(self.text[found.end() :])
 
 
 @dataclass
@@ -72,12 +75,24 @@ class Section:
         return [target for _, targets in self.groups for target in targets]
 
 
-def _first_sentence(text: str) -> str:
-    for paragraph in re.split(r"\n\s*\n", _FENCE.sub("", text)):
-        if re.match(r"[A-Za-z`*\[]", paragraph.strip()) and not paragraph.startswith("Contents:"):
+def _summary(text: str) -> str:
+    """Return the first sentence of prose, and the second one if the first says little."""
+    for paragraph in re.split(r"\n\s*\n", _FENCE.sub("", text).strip("\n")):
+        if re.match(r"[A-Za-z`*\[]", paragraph) and not paragraph.startswith("Contents:"):
             line = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(paragraph.split()))
-            return re.split(r"(?<=[.:]) (?=[A-Z`])", line)[0].rstrip(":")
+            first, *others = re.split(r"(?<=[.!?]) (?=[A-Z`]|nsbox\b)", line)
+            second = [one for one in others[: len(first) < _LITTLE] if not one.endswith(":")]  # it leads to a block
+            return " ".join([first, *second]).rstrip(":")
     return ""
+
+
+def _file_summary(text: str, suffix: str) -> str:
+    """Return the same of a file: of the docstring of Python, and else of the comment at the top."""
+    if suffix == ".py":
+        return _summary(ast.get_docstring(ast.parse(text)) or "")
+    lines = text.removeprefix("#!/bin/sh\n").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return _summary("\n".join(line.removeprefix("#").removeprefix(" ") for line in comment))
 
 
 # ---- sections
@@ -182,7 +197,8 @@ class Tree:
             return place
         stem = origin.removesuffix(".md").replace("/.", "/").lstrip(".")
         place = self._places[origin] = f"files/{stem}.md"
-        self.add(Page(origin, place, self._shown(origin, place)))
+        summary = "" if path.suffix == ".md" else _file_summary(path.read_text(), path.suffix)
+        self.add(Page(origin, place, self._shown(origin, place), summary=summary))
         return place
 
     def _shown(self, origin: str, place: str) -> str:

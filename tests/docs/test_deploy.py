@@ -45,7 +45,8 @@ def devcontainer() -> dict[str, Any]:
     [
         ("compose-spec", "compose.yaml"),
         ("github-actions", "action/action.yml"),
-        ("gitlab-ci", "gitlab-ci.yml"),
+        ("gitlab-ci", "ci/gitlab.yml"),
+        ("github-workflows", "ci/github.yml"),
     ],
 )
 def test_schemas(schema: str, path: str, tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_schemas(schema: str, path: str, tmp_path: Path) -> None:
     done = subprocess.run([*check, str(DEPLOY / path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     wrong = yaml.safe_load((DEPLOY / path).read_text())
-    key = {"compose-spec": "services", "github-actions": "runs", "gitlab-ci": "sandboxed"}[schema]
+    key = {"compose-spec": "services", "github-actions": "runs", "gitlab-ci": "sandboxed"}.get(schema, "jobs")
     wrong[key] = ["no", "mapping"]
     (tmp_path / "wrong.yml").write_text(yaml.safe_dump(wrong))
     assert subprocess.run([*check, str(tmp_path / "wrong.yml")], capture_output=True, check=False).returncode == 1
@@ -309,3 +310,45 @@ def test_a_script_in_a_sandbox(tmp_path: Path) -> None:
     assert (tmp_path / "made").read_text() == f"a b; $(touch {outside})\n"
     assert not outside.exists()
     assert step("Run in a sandbox", tmp_path, SCRIPT="exit 7", OPTIONS="").returncode == 7
+
+
+# ---- jobs; tests/real/machine/test_ci_jobs.py runs their lines
+
+
+def test_the_workflow_gives_nothing_away() -> None:
+    """The sample for GitHub: a token that can only read, and isn't left in the clone; no secret; actions by commits."""
+    text = (DEPLOY / "ci/github.yml").read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert {*workflow[True]} == {"push", "pull_request"}  # YAML takes "on" for true
+    (job,) = workflow["jobs"].values()
+    assert "permissions" not in job and "secrets." not in text and "timeout-minutes" in job
+    used = {step["uses"].partition("@")[0]: step for step in job["steps"] if "uses" in step}
+    assert used["actions/checkout"]["with"]["persist-credentials"] is False
+    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    for name, found in used.items():
+        if name == "OWNER/REPOSITORY/deploy/action":
+            assert found["uses"].endswith("@COMMIT")
+        else:
+            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", found["uses"]) and found["uses"] in workflows
+    for step in job["steps"]:
+        assert "${{" not in step.get("run", "")
+        subprocess.run(["bash", "-n"], input=step.get("run", ""), text=True, check=True)
+
+
+def test_both_steps_are_recorded_and_kept() -> None:
+    """In each sample, one command has network and one hasn't; each has a file of records, in a directory that is kept."""
+    github, gitlab, shell = (
+        (DEPLOY / "ci" / name).read_text() for name in ("github.yml", "gitlab.yml", "contained.sh")
+    )
+    for text in (github, gitlab, shell):
+        text = re.sub(r"^\s*#.*\n", "", text, flags=re.M)
+        install, tests = re.findall(r"nsbox run (.*?)(?=nsbox run|\Z)", text, flags=re.S)
+        assert "audit/install.jsonl" in install and "audit/tests.jsonl" in tests
+        assert "--allow-net" in install or "$NETWORK" in install
+        assert not re.search(r"--allow-net|--network|NETWORK|--env", tests)
+    job = yaml.safe_load(gitlab)["sandboxed"]
+    assert job["artifacts"] == {"when": "always", "paths": ["audit/"]} and "mkdir -m 700 audit" in job["before_script"]
+    kept = yaml.safe_load(github)["jobs"]["tests"]["steps"][-1]
+    assert kept["with"]["path"] == "${{ runner.temp }}/job/audit" and kept["if"] == "${{ !cancelled() }}"
+    subprocess.run(["sh", "-n"], input=shell, text=True, check=True)

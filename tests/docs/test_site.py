@@ -141,6 +141,36 @@ def test_docstrings(site: SimpleNamespace) -> None:
     ]
 
 
+def test_nothing_to_describe(site: SimpleNamespace) -> None:
+    """No docstring is no text, not an empty block; and one that begins with a name and a colon begins with a sentence."""
+    assert site.docstrings.markdown("") == site.docstrings.markdown("\n  \n") == ""
+    assert site.docstrings.markdown("nsbox: contained.\n\na: b.") == "nsbox: contained.\n\n- **`a`**: b."
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        (
+            "```sh\nrun\n```\n\nOne [thing](a.md): two\nlines. nsbox is next. Third.",
+            "One thing: two lines. nsbox is next.",
+        ),
+        (f"A {'long ' * 20}sentence. Second.", f"A {'long ' * 20}sentence."),
+        ("    indented code\n\n![picture](a.svg)\n\n| a |\n|---|\n\nShort. It prints:", "Short."),
+        ("It prints:\n\n```text\nA\n```", "It prints"),
+        ("## Heading", ""),
+    ],
+)
+def test_summaries(site: SimpleNamespace, text: str, summary: str) -> None:
+    """A summary is the first sentence of prose, and the second one if that says little and leads to no block."""
+    assert site.pages.Page(None, "a.md", f"# T\n\n{text}\n").summary == summary
+
+
+def test_each_page_has_a_summary(site: SimpleNamespace) -> None:
+    """llms.txt says of each page what it is: also of files that pages lead to, except for JSON, which has no comments."""
+    pages = site.pages.Tree().pages.values()
+    assert [page.target for page in pages if len(page.summary) < 30 and not page.target.endswith(".json.md")] == []
+
+
 def test_published_versions(site: SimpleNamespace) -> None:
     """The last patch of each of the last five minor versions, the newest first; no pre-release."""
     tags = ["v0.1.0", "v0.9.0", "v0.10.0", "v0.10.2", "v0.2.0", "v0.3.0", "v0.4.0", "v1.0.0rc1", "v0.10.1"]

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from nsbox import NsboxError, Policy, Popen, hints
+import nsbox
+from nsbox import Hint, NsboxError, Policy, Popen, hints
+from nsbox.integrations.pytest import refusals
 from nsbox.integrations.pytest.policy import policy_of
 
 _SCOPES = ("test", "module")
@@ -52,6 +54,7 @@ class Outside:
                 self._policies[item] = self._wished(item, mark)
         self._items = session.items
         self._child: Child | None = None
+        self._is_audited = refusals.begin_audit(config)
 
     def _wished(self, item: pytest.Item, mark: pytest.Mark | None) -> Policy:
         if mark is None:
@@ -107,8 +110,16 @@ class Outside:
             child.close()
 
     def pytest_sessionfinish(self) -> None:
-        """End what runs, after -x."""
-        self._end()
+        """End what runs, after -x. A worker of pytest-xdist sends what was refused."""
+        try:
+            self._end()
+        except NsboxError as error:  # no record of its end could be written
+            pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+        finally:
+            if self._is_audited:
+                nsbox.audit.close()
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["nsbox"] = refusals.of(self._config).tests
 
 
 def failure(item: pytest.Item, text: str, began: float, when: Any = "call") -> pytest.TestReport:
@@ -137,6 +148,8 @@ class Child:
     def __init__(self, config: pytest.Config, items: list[pytest.Item], policy: Policy) -> None:
         self._config, self._policy = config, policy
         self._left = {item.nodeid: item for item in items}
+        self._tests = [*self._left]
+        self._refusals = refusals.of(config)
         self._said: dict[str, list[pytest.TestReport]] = {}
         self._problems: list[str] = []
         self._began = time.time()
@@ -226,8 +239,8 @@ class Child:
         said.sections = [(str(title), str(text)) for title, text in said.sections]
         said.location = tuple(said.location)
         said.user_properties = [(str(name), value) for name, value in said.user_properties]
-        if report.failed and (why := self._why(1, report.longreprtext)):
-            report.sections.append(("nsbox: why", why))
+        if report.failed:
+            self._explain(report, 1, report.longreprtext)
         return report
 
     def _warn(self, message: dict[str, Any]) -> None:
@@ -244,11 +257,13 @@ class Child:
             }
         )
 
-    def _why(self, status: int, text: str, usage: Any = None) -> str:
-        """Return how the sandbox may have made a test fail, a line for each reason."""
+    def _explain(self, report: pytest.TestReport, status: int, text: str, usage: Any = None) -> None:
+        """Say in a report how the sandbox may have made its test fail, a line for each reason."""
         start = str(self._config.invocation_params.dir)
-        found = hints(self._policy, status, "", text, cwd=start, usage=usage)
-        return "\n".join(hint.message for hint in found)
+        found: tuple[Hint, ...] = hints(self._policy, status, "", text, cwd=start, usage=usage)
+        if found:
+            report.sections.append(("nsbox: why", "\n".join(hint.message for hint in found)))
+        self._refusals.add_hints(found, report.nodeid, has_list=not isinstance(self._policy.network, str))
 
     def _lost(self, item: pytest.Item, began: float) -> list[pytest.TestReport]:
         """Return what there is of a test whose pytest has ended, and how that ended."""
@@ -263,8 +278,7 @@ class Child:
         report = failure(item, "\n".join(parts), began, "call" if said else "setup")
         if printed:
             report.sections.append(("nsbox: output", printed))
-        if why := self._why(status or 1, printed, self._process.sandbox.usage):
-            report.sections.append(("nsbox: why", why))
+        self._explain(report, status or 1, printed, self._process.sandbox.usage)
         self._left.clear()
         return [*said, report]
 
@@ -277,10 +291,13 @@ class Child:
 
     def close(self) -> None:
         """End it, with all that it has started."""
-        with self._process:
-            if self._process.poll() is None and self._left:
-                self._process.kill()
-        self._close_files()
+        try:
+            with self._process:
+                if self._process.poll() is None and self._left:
+                    self._process.kill()
+        finally:
+            self._refusals.add_network(self._process.sandbox.network, self._tests)
+            self._close_files()
 
     def _close_files(self) -> None:
         self._reader.close()

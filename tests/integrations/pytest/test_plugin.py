@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -280,6 +282,106 @@ def test_marks_in_workers(run: Run) -> None:
     """In plain workers a mark contains its tests."""
     code = f"@pytest.mark.nsbox\n{READS}def test_plain(): assert pathlib.Path(SECRET).read_text()\n"
     assert "1 failed, 1 passed" in run(code, "-n2", status=1).stdout
+
+
+REACHES = """
+import socket
+def test_reaches():
+    try:
+        socket.getaddrinfo("evil.example", 443)
+    except OSError:
+        pass
+
+def test_writes():
+    pathlib.Path("/usr/tool").write_text("x")
+"""
+
+
+def listed(project: Path, *options: str) -> list[str]:
+    """Write a policy with a network list; return the options that name it, and others."""
+    (project / "policy.toml").write_text('network = ["api.example"]\n')
+    return ["--nsbox-policy=policy.toml", *options]
+
+
+def section(output: str) -> list[str]:
+    """Return the lines of the section about what was refused."""
+    lines = output.splitlines()
+    starts = [at for at, line in enumerate(lines) if line.strip("= ") == "nsbox: refused"]
+    if not starts:
+        return []
+    end = next(at for at in range(starts[0] + 1, len(lines)) if lines[at].startswith(("=", "-")))
+    return lines[starts[0] + 1 : end]
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["", "workers"])
+def test_what_was_refused(run: Run, project: Path, workers: list[str]) -> None:
+    """The end names hosts, even of a test that passes, and files, each with its tests. The control has no such section."""
+    control = "def test_plain(): pass\n"
+    assert section(run(control, *workers).stdout) == []
+    assert section(run(f"@pytest.mark.nsbox\n{control}", *workers, *listed(project)).stdout) == []
+    said = run(REACHES, *workers, *listed(project, "--nsbox"), status=1).stdout
+    assert "1 failed, 1 passed" in said, said
+    assert sorted(section(said)) == [
+        "'/usr/tool' is read-only in the sandbox  (test_it.py::test_writes)",
+        "evil.example is refused: not-listed  (test_it.py::test_reaches)",
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_audit(run: Run, project: Path) -> None:
+    """Each sandbox has its records, with the option or the setting; one in a writable directory starts no test."""
+    audit = project.parent / "audit.jsonl"
+    for option in (["--nsbox-audit=../audit.jsonl"], ["-o", "nsbox_audit=../audit.jsonl"]):
+        run(REACHES, *listed(project, "--nsbox", *option), status=1)
+        found = records(audit)
+        assert [record["event"] for record in found] == ["start", "end"] * 2
+        hosts = [one["name"] for record in found for one in record.get("network", {}).get("refusals", ())]
+        assert hosts == ["evil.example"]
+        audit.unlink()
+    run("def test_plain(): pass\n", "--nsbox-audit=../audit.jsonl")  # no sandbox, no record
+    assert not audit.exists()
+    said = run(REACHES, *listed(project, "--nsbox", "--nsbox-audit=audit.jsonl"), status=1).stdout
+    assert "2 errors" in said and "no sandbox: audit: " in said, said
+    assert "passed" not in said
+    assert "--nsbox-audit: " in run(REACHES, "--nsbox", "--nsbox-audit=../none/audit.jsonl", status=4).stderr
+
+
+@pytest.mark.timeout(300)
+def test_audit_of_workers(run: Run, project: Path) -> None:
+    """Each worker of --nsbox-workers has a record. Only what came in this run is listed, and no worker can write there."""
+    audit = project.parent / "audit.jsonl"
+    options = listed(project, "--nsbox-workers=2", "--nsbox-audit=../audit.jsonl")
+    code = f"{REACHES}\ndef test_forges(): open({str(audit)!r}, 'a')\n"
+    said = run(code, *options, status=1).stdout
+    assert "2 failed, 1 passed" in said, said
+    assert section(said) == ["evil.example is refused: not-listed"]
+    assert [record["event"] for record in records(audit)] == ["start", "start", "end", "end"]
+    assert section(run("def test_plain(): pass\n", *options).stdout) == []
+    assert len(records(audit)) == 8
+
+
+@pytest.mark.timeout(300)
+def test_refusals_are_text(run: Run, project: Path) -> None:
+    """What a test makes up can't control the terminal, and many lines are cut."""
+    code = """
+pytestmark = pytest.mark.nsbox
+def test_colours():
+    raise OSError(30, "Read-only file system", "/usr/\\x1b[31mred")
+
+@pytest.mark.parametrize("number", range(6))
+def test_same(number):
+    open("/usr/same", "w")
+"""
+    said = run(code, "-o", "nsbox_scope=module", "--tb=no", status=1).stdout
+    assert not [line for line in section(said) if "\x1b" in line]
+    assert [line.partition("  (")[2] for line in section(said) if "same" in line] == [
+        "test_it.py::test_same[0], test_it.py::test_same[1], test_it.py::test_same[2] and 3 more)"
+    ]
 
 
 def test_inert(project: Path) -> None:

@@ -6,34 +6,22 @@ root, the file systems that can be written to, the user, no capability, the filt
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from nsbox_testing import engine, needs
+from nsbox_testing import needs
+from nsbox_testing.containers import GID, MASK, NSBOX, UID, contained, profile
 
 import nsbox
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
-PROFILE: dict[str, Any] = json.loads((DEPLOY / "seccomp.json").read_text())
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["nsbox"]
-GITLAB: dict[str, Any] = yaml.safe_load((DEPLOY / "gitlab-ci.yml").read_text())["sandboxed"]
-NSBOX = [sys.executable, "-P", "-m", "nsbox"]
-# Where engines cover files of /proc, and the runtime's own filter refuses namespaces: see test_containers.py.
-MASK = "mount -t tmpfs -o ro none /proc/acpi 2>/dev/null || mount --bind /dev/null /proc/keys\n"
-NEW_NAMESPACES = 0x7E020000
-# The capabilities that an engine leaves to root.
-ROOT_HAS = (
-    *("chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap", "setpcap"),
-    *("net_bind_service", "sys_chroot", "kill", "audit_write"),
-)
-UID, GID = os.geteuid() or 1000, os.getegid() or 1000
+GITLAB: dict[str, Any] = yaml.safe_load((DEPLOY / "ci/gitlab.yml").read_text())["sandboxed"]
 
 pytestmark = [needs.programs("unshare", "setpriv"), pytest.mark.vm]
 
@@ -54,59 +42,6 @@ def places(text: dict[str, Any]) -> dict[str, str]:
     (container,) = text["containers"]
     # An emptyDir is the group's, by fsGroup.
     return {mount["mountPath"]: f"gid={GID},mode=2777" for mount in container["volumeMounts"]}
-
-
-def profile(path: Path, *, is_ours: bool) -> Path:
-    """Write the filter: ours, or one such as the runtimes' own."""
-    rows = PROFILE["syscalls"]
-    if not is_ours:
-        mask = [{"index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]
-        needed = rows[1]["names"]
-        rows = [row for row in rows if row["names"] != needed]
-        rows = [{"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": mask}, *rows]
-    path.write_text(json.dumps({**PROFILE, "syscalls": rows}))
-    return path
-
-
-def contained(
-    seccomp: Path, writable: dict[str, str], *command: str, masks: str = "", is_root: bool = False
-) -> subprocess.CompletedProcess[str]:
-    """Run a command as in such a container. Below /mnt are its /work, /tmp and home; the rest can only be read."""
-    made = "mount -t tmpfs -o mode=755 none /mnt; mkdir -p /mnt/tmp /mnt/work /mnt/home/nsbox\n"
-    for path, options in writable.items():
-        made += f"mount -t tmpfs -o nosuid,nodev,noexec,{options} none /mnt{path}\n"
-    made += "mount -o remount,bind,ro /mnt; mount -o remount,bind,ro /\n"
-    if os.geteuid() == 0:
-        new = []
-        ids = [] if is_root else [f"--reuid={UID}", f"--regid={GID}", "--clear-groups"]
-        kept = [f"--bounding-set=-all,{','.join(f'+{name}' for name in ROOT_HAS)}"] if is_root else []
-    else:
-        new, ids, kept = ["--user", "--map-current-user", "--keep-caps"], [], []
-    drop = [
-        "setpriv",
-        *ids,
-        "--ambient-caps=-all",
-        "--inh-caps=-all",
-        *(kept or ["--bounding-set=-all", "--no-new-privs"]),
-    ]
-    script = f'set -e\n{made}{masks}\ncd /mnt/work\nset +e\n"$@" & wait $!'  # pid 1 reaps
-    namespaces = ["--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
-    environment = {**os.environ, "HOME": "/mnt/home/nsbox", "TMPDIR": "/mnt/tmp"}
-    environment.pop("XDG_STATE_HOME", None)
-    line = [
-        "unshare",
-        *new,
-        *namespaces,
-        "sh",
-        "-c",
-        script,
-        "sh",
-        *drop,
-        sys.executable,
-        engine.__file__,
-        str(seccomp),
-    ]
-    return subprocess.run([*line, *command], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
 
 
 @pytest.fixture
@@ -161,18 +96,19 @@ def test_nothing_allowed(readable: Path) -> None:
 
 @pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
 def test_gitlab(readable: Path) -> None:
-    """The job's command runs in a job's container, by root if the test is; with our filter, as its file says."""
-    (line,) = GITLAB["script"]
-    script = line.replace("/opt/nsbox/bin/nsbox", " ".join(NSBOX))
+    """With the job's losses a command runs in a job's container, by root if the test is; with our filter, as its file says.
+
+    test_ci_jobs.py runs the job itself.
+    """
     writable = {"/work": f"uid={os.geteuid()},mode=0755", "/tmp": "mode=1777"}
 
-    def run(*, is_ours: bool, more: str = "") -> subprocess.CompletedProcess[str]:
+    def run(*, is_ours: bool, more: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         seccomp = profile(readable / "seccomp.json", is_ours=is_ours)
-        text = script.replace(" --degrade", f"{more} --degrade")
-        return contained(seccomp, writable, "sh", "-ec", text, masks=MASK, is_root=os.geteuid() == 0)
+        words = [*more, "--degrade", GITLAB["variables"]["LOST"], "--", "sh", "-c", "echo contained"]
+        return contained(seccomp, writable, *NSBOX, "run", *words, masks=MASK, is_root=os.geteuid() == 0)
 
     done = run(is_ours=False)
     assert done.stdout == "contained\n", done.stderr
     done = run(is_ours=True)
     assert done.returncode != 0 and "make file system: Operation not permitted" in done.stderr
-    assert run(is_ours=True, more=" --backend landlock").stdout == "contained\n"
+    assert run(is_ours=True, more=("--backend", "landlock")).stdout == "contained\n"

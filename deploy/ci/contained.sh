@@ -1,0 +1,21 @@
+#!/bin/sh
+# Installs a project's dependencies in one sandbox, and runs its tests in a second one. In the project:
+#
+#     INDEX=index.example FILES=files.example PIP_INDEX_URL=https://index.example/simple/ sh contained.sh DIRECTORY
+#
+# INDEX and FILES are all that the installation may connect to: the package index, and the host of its files.
+# DIRECTORY must not be there yet, nor lie in the project. It gets source/, a copy without .git, packages/ and audit/.
+set -eu
+: "${INDEX:?}" "${FILES:?}" "${PIP_INDEX_URL:?}" "${1:?which directory?}"
+
+mkdir -m 700 "$1" "$1/audit" "$1/packages" "$1/source"
+job=$(cd "$1" && pwd -P)
+tar --exclude=./.git -cf - . | tar -xf - -C "$job/source"
+
+# Packages run code of their own while they are built. It sees the source, and can change nothing but packages/.
+nsbox run --audit "$job/audit/install.jsonl" -w "$job/packages" --read "$job/source" \
+    --allow-net "$INDEX" --allow-net "$FILES" --env PIP_INDEX_URL \
+    -c 'python3 -m venv venv && venv/bin/pip install -r ../source/requirements.txt'
+
+nsbox run --audit "$job/audit/tests.jsonl" -w "$job/source" --read "$job/packages" -- \
+    "$job/packages/venv/bin/python" -m pytest
