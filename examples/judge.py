@@ -47,7 +47,12 @@ class Verdict(Enum):
     OLE = "prints too much"
     RE = "crashes, or exits with a status other than 0"
     CE = "doesn't compile"
-    JE = "the judge's own error: the checker failed"
+    JE = "the judge's own error: the checker failed, or the compiler can't be started"
+
+
+# What a checker prints: one of these words and nothing else. Its status can't tell a verdict from a crash: Python ends
+# with 1 after an exception too.
+WORDS = {"AC": Verdict.AC, "WA": Verdict.WA, "PE": Verdict.PE}
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,8 @@ class Problem:
     """Tests, limits, and how to tell a right answer.
 
     seconds: processor time. patience: seconds by the clock, for programs that sleep. memory, output: bytes.
-    checker: Python code, run as `checker.py INPUT ANSWER OUTPUT`. Its status is 0 for right, 1 for wrong, 2 for PE.
-        "": the output is compared with the answer.
+    checker: Python code, run as `checker.py INPUT ANSWER OUTPUT`. It prints AC, WA or PE, and ends with status 0; all
+        else is the judge's own error. "": the output is compared with the answer.
     """
 
     tests: tuple[Test, ...]
@@ -87,16 +92,23 @@ class Submission:
 
 @dataclass(frozen=True)
 class Run:
-    """A run on one test: processor time in seconds; memory in bytes, 0 if it is less than the judge itself has."""
+    """A run on one test: processor time in seconds; memory in bytes, 0 if it is less than the judge itself has.
+
+    detail: what failed, for the judge's own errors.
+    """
 
     verdict: Verdict
     seconds: float = 0.0
     memory: int = 0
+    detail: str = ""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a program: that of its first run that isn't accepted. detail: what to tell its author."""
+    """The verdict on a program: that of its first run that isn't accepted.
+
+    detail: what to tell its author or, for the judge's own errors, whoever looks after the judge.
+    """
 
     verdict: Verdict
     runs: list[Run] = field(default_factory=list)
@@ -113,27 +125,34 @@ def judge(submission: Submission, problem: Problem) -> Judgement:
         if submission.language in COMPILERS:
             # What compiling may write to is a directory of its own: no answer is there.
             (build := Path(name, "build")).mkdir()
-            errors = compiled(submission, build)
-            if errors:
-                return Judgement(Verdict.CE, detail=errors)
+            verdict, detail = compiled(submission, build)
+            if verdict:
+                return Judgement(verdict, detail=detail)
             program = build / "program"
         else:
             program.write_text(submission.source)
         runs = [executed(program, test, problem) for test in problem.tests]
-    worst = next((run.verdict for run in runs if run.verdict is not Verdict.AC), Verdict.AC)
-    return Judgement(worst, runs)
+    # If a checker fails on one test, what the others say isn't the whole truth.
+    errors = (run for run in runs if run.verdict is Verdict.JE)
+    others = (run for run in runs if run.verdict is not Verdict.AC)
+    worst = next(errors, None) or next(others, Run(Verdict.AC))
+    return Judgement(worst.verdict, runs, worst.detail)
 
 
-def compiled(submission: Submission, build: Path) -> str:
-    """Make build/program; return the compiler's complaints, "" if there are none."""
+def compiled(submission: Submission, build: Path) -> tuple[Verdict | None, str]:
+    """Make build/program. Return None; or, if that fails, the verdict and the compiler's complaints."""
     (build / f"program.{submission.language}").write_text(submission.source)
     policy = Policy.workspace(build, limits=COMPILE_LIMITS)
     with nsbox.Sandbox(policy, stock=0) as box:
         program, *args = COMPILERS[submission.language]
         done = box.exec(program, args, timeout=120, max_output=4000)
+    if done.usage is None:  # nothing has run
+        return Verdict.JE, done.stderr
     if done.timed_out:
-        return "compiling takes too long"
-    return done.stderr or f"the compiler was ended: {done.cause}" if done.returncode else ""
+        return Verdict.CE, "compiling takes too long"
+    if done.returncode:
+        return Verdict.CE, done.stderr or f"the compiler was ended: {done.cause}"
+    return None, ""
 
 
 def executed(program: Path, test: Test, problem: Problem) -> Run:
@@ -161,7 +180,10 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
         is_late |= seconds > problem.seconds or usage.cause == "limit"
         memory = usage.max_rss if usage.max_rss > own_memory() else 0
         verdict = ended_badly(process.returncode, is_late, memory, place, problem)
-        return Run(verdict or checked(place / "output", test, problem), seconds, memory)
+        detail = ""
+        if verdict is None:
+            verdict, detail = checked(place / "output", test, problem)
+        return Run(verdict, seconds, memory, detail)
 
 
 def own_memory() -> int:
@@ -208,14 +230,14 @@ def ended_badly(status: int, is_late: bool, memory: int, place: Path, problem: P
     return None
 
 
-def checked(output: Path, test: Test, problem: Problem) -> Verdict:
-    """Return the verdict on what a program printed."""
+def checked(output: Path, test: Test, problem: Problem) -> tuple[Verdict, str]:
+    """Return the verdict on what a program printed; and, if the checker failed, how."""
     if problem.checker:
         return by_checker(output, test, problem)
     printed = output.read_text(errors="replace")
     if lines(printed) == lines(test.answer):
-        return Verdict.AC
-    return Verdict.PE if printed.split() == test.answer.split() else Verdict.WA
+        return Verdict.AC, ""
+    return Verdict.PE if printed.split() == test.answer.split() else Verdict.WA, ""
 
 
 def lines(text: str) -> list[str]:
@@ -223,8 +245,12 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def by_checker(output: Path, test: Test, problem: Problem) -> Verdict:
-    """Run the checker in a sandbox of its own: what a program printed may be meant for it."""
+def by_checker(output: Path, test: Test, problem: Problem) -> tuple[Verdict, str]:
+    """Run the checker in a sandbox of its own: what a program printed may be meant for it.
+
+    A verdict is a word of WORDS with status 0. A checker that raises or is killed, prints no word, or prints more than
+    the word, says nothing about the program.
+    """
     with tempfile.TemporaryDirectory(prefix="judge-") as name:
         place = Path(name)
         (place / "checker.py").write_text(problem.checker)
@@ -233,7 +259,13 @@ def by_checker(output: Path, test: Test, problem: Problem) -> Verdict:
         shutil.copyfile(output, place / "output")
         with nsbox.Sandbox(Policy.workspace(place, limits=CHECK_LIMITS), stock=0) as box:
             done = box.exec(sys.executable, ["-I", "checker.py", "input", "answer", "output"], timeout=60)
-    return {0: Verdict.AC, 1: Verdict.WA, 2: Verdict.PE}.get(done.returncode, Verdict.JE)
+    word = done.stdout.strip()
+    if done.returncode == 0 and word in WORDS:
+        return WORDS[word], ""
+    if done.returncode or done.usage is None:
+        last = done.stderr.strip().rpartition("\n")[2]
+        return Verdict.JE, f"the checker ended with status {done.returncode} ({done.cause}): {last}"
+    return Verdict.JE, f"the checker printed {word[:40]!r}, must print one of {', '.join(WORDS)}"
 
 
 # ---- many submissions
@@ -257,7 +289,7 @@ def on_dask(submissions: Iterable[Submission], problem: Problem, address: str, w
 
 
 def table(submissions: list[Submission], judgements: Iterable[Judgement]) -> int:
-    """Print a line for each submission; return how many verdicts weren't those that are due."""
+    """Print a line for each submission; return how many verdicts weren't due, or were the judge's own errors."""
     missed = 0
     print(f"{'program':<30}{'verdict':<9}{'tests':<15}{'s':>6}{'MiB':>6}")
     for one, found in zip(submissions, judgements, strict=True):
@@ -265,9 +297,11 @@ def table(submissions: list[Submission], judgements: Iterable[Judgement]) -> int
         seconds = max((run.seconds for run in found.runs), default=0.0)
         memory = max((run.memory for run in found.runs), default=0)
         wrong = bool(one.due) and found.verdict.name != one.due
-        missed += wrong
+        missed += wrong or found.verdict is Verdict.JE
         print(f"{one.name:<30}{found.verdict.name:<9}{tests:<15}{seconds:>6.2f}{memory // MEBI or '-':>6}", end="")
         print(f"  {one.due} is due" if wrong else "")
+        if found.verdict is Verdict.JE:
+            print(f"judge.py: {one.name}: {found.detail}", file=sys.stderr)
     return missed
 
 
@@ -277,9 +311,12 @@ def table(submissions: list[Submission], judgements: Iterable[Judgement]) -> int
 CHECKER = """
 import sys
 given, answer, output = [open(name).read().split() for name in sys.argv[1:]]
-try: a, b = map(int, output)
-except ValueError: sys.exit(1)
-sys.exit(0 if a + b == int(given[0]) and a > 0 < b else 1)
+try:
+    a, b = map(int, output)
+except ValueError:
+    print("WA")
+else:
+    print("AC" if a + b == int(given[0]) and a > 0 < b else "WA")
 """
 SUMS = Problem((Test("1 2\n", "3\n"), Test("20 22\n", "42\n"), Test("-5 5\n", "0\n")))
 SPLITS = Problem((Test("7\n", ""), Test("100\n", "")), checker=CHECKER)
@@ -349,7 +386,7 @@ def problem_from(directory: Path, checker: Path | None) -> Problem:
 
 
 def main(arguments: list[str]) -> int:
-    """Judge; return 0 if each program got the verdict that is due."""
+    """Judge; return 0 if each program got the verdict that is due, and the judge itself had no error."""
     parser = argparse.ArgumentParser(description="judge programs that nobody has read")
     parser.add_argument("--source", type=Path, help="a program: .c, .cc or .py")
     parser.add_argument("--tests", type=Path, help="a directory with NAME.in and NAME.out")

@@ -219,7 +219,7 @@ def test_judge(project: Path) -> None:
 
 
 def test_judge_of_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program, its tests and its checker come from files; a checker that fails is the judge's own error."""
+    """A program, its tests and its checker come from files."""
     tests = project / "tests"
     tests.mkdir()
     for name, given, answer in (("a", "1", "2\n"), ("b", "20", "40\n")):
@@ -231,10 +231,8 @@ def test_judge_of_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("print(2 * int(input()))", "", "AC", "AC AC"),
         ("print(2)", "", "WA", "AC WA"),
         ("import sys; print(2 * int(input())); sys.exit(1)", "", "RE", "RE RE"),
-        ("print('x')", "import sys; sys.exit(0)", "AC", "AC AC"),
-        ("print('x')", "import sys; sys.exit(open(sys.argv[2]).read() == '2\\n')", "WA", "WA AC"),
-        ("print('x')", "1 // 0", "WA", "WA WA"),  # Python's own status for an exception is 1
-        ("print('x')", "import os; os.abort()", "JE", "JE JE"),
+        ("print('x')", "print('AC')", "AC", "AC AC"),
+        ("print('x')", "import sys; print('WA' if open(sys.argv[2]).read() == '2\\n' else 'PE')", "WA", "WA PE"),
     ):
         source.write_text(code)
         checker.write_text(check)
@@ -243,6 +241,47 @@ def test_judge_of_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.search(rf"^double.py +{verdict} +{runs} ", printed, re.M), printed
     assert "--source and --tests go together" in example("judge.py", "--source", str(source), check=False).stderr
     assert "has no NAME.in" in example("judge.py", "--source", str(source), "--tests", str(project), check=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("check", "runs", "why"),
+    [
+        ("print('WA')", "WA WA", ""),  # the control
+        ("raise SystemExit(1)", "JE JE", "status 1"),  # as after an exception: Python's status for both is 1
+        ("1 // 0", "JE JE", "status 1 (exit): ZeroDivisionError"),
+        ("print('WA', flush=True); 1 // 0", "JE JE", "status 1 (exit): ZeroDivisionError"),
+        ("print('AC', flush=True); import os; os.abort()", "JE JE", "status -6"),
+        ("print('WA'", "JE JE", "SyntaxError"),
+        ("import no_such_module", "JE JE", "ModuleNotFoundError"),
+        ("import sys; sys.exit(0)", "JE JE", "printed ''"),
+        ("import sys; print(open(sys.argv[3]).read()); print('WA')", "JE JE", "printed 'AC"),
+        ("print('AC') if open('answer').read() == '2\\n' else 1 // 0", "AC JE", "ZeroDivisionError"),
+        ("print('WA') if open('answer').read() == '2\\n' else 1 // 0", "WA JE", "ZeroDivisionError"),
+    ],
+)
+def test_a_checker_that_fails(project: Path, check: str, runs: str, why: str) -> None:
+    """It is the judge's own error, with the cause on stderr and status 1: no verdict of the program, right or wrong."""
+    tests = project / "tests"
+    tests.mkdir()
+    for name, answer in (("a", "2\n"), ("b", "40\n")):
+        (tests / f"{name}.in").write_text("")
+        (tests / f"{name}.out").write_text(answer)
+    (project / "program.py").write_text("print('AC')")
+    (project / "checker.py").write_text(check)
+    files = ("--source", "program.py", "--tests", "tests", "--checker", "checker.py")
+    done = example("judge.py", *files, check=False)
+    assert re.search(rf"^program.py +{'JE' if why else 'WA'} +{runs} ", done.stdout, re.M), done.stdout + done.stderr
+    assert done.returncode == (1 if why else 0)
+    assert why in done.stderr if why else done.stderr == ""
+
+
+def test_a_compiler_that_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the judge's own error, not the program's."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    judge = __import__("judge")
+    monkeypatch.setitem(judge.COMPILERS, "c", ["no-such-compiler", "program.c"])
+    found = judge.judge(judge.Submission("sum", "c", "int main(void) { }\n"), judge.SUMS)
+    assert found.verdict is judge.Verdict.JE and "no-such-compiler" in found.detail and found.runs == []
 
 
 def test_grade(project: Path) -> None:

@@ -3,58 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import psutil
 import pytest
-from jupyter_client.blocking import BlockingKernelClient
-from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
+from nsbox_kernels import LONG, execute, started
 
 from nsbox import PolicyError, UnavailableError
-from nsbox.integrations.jupyter import install, main
+from nsbox.integrations.jupyter import install
 
-LONG = 300
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("kernels")]
-
-
-@contextmanager
-def started(name: str, directory: Path, **options: Any) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
-    manager = KernelManager(kernel_name=name)
-    manager.start_kernel(cwd=str(directory), **options)
-    client = manager.blocking_client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=LONG)
-        yield manager, client
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-
-
-def execute(client: BlockingKernelClient, code: str) -> str:
-    """Run code; return what it has printed, or the name of its exception."""
-    said: list[str] = []
-
-    def note(message: dict[str, Any]) -> None:
-        content = message["content"]
-        if message["msg_type"] == "stream":
-            said.append(content["text"])
-        elif message["msg_type"] == "error":
-            said.append(content["ename"])
-
-    client.execute_interactive(code, timeout=LONG, output_hook=note)
-    return "".join(said)
 
 
 def _await(condition: Callable[[], bool]) -> None:
@@ -196,36 +166,22 @@ def test_a_policy_file(notebooks: Path, tmp_path: Path) -> None:
 
 
 def test_a_machine_that_cannot(notebooks: Path, tmp_path: Path) -> None:
-    """A policy that can't be had is an error of the start, with the reasons; nothing is left."""
+    """A policy that can't be had is an error of the start, with the reasons. The next start of that manager works."""
     (tmp_path / "p.toml").write_text("")
     install("never", policy=tmp_path / "p.toml", prefix=tmp_path)
     (tmp_path / "p.toml").write_text('backend = "seatbelt"\n')
     manager = KernelManager(kernel_name="never")
     with pytest.raises((UnavailableError, PolicyError), match=r"seatbelt|this machine can't do it"):
         manager.start_kernel(cwd=str(notebooks))
-    manager.cleanup_resources()
-
-
-def test_base(tmp_path: Path) -> None:
-    """A contained kernel of an installed one keeps its command, and says whose it is."""
-    install("py", base="python3", prefix=tmp_path)
-    spec, old = KernelSpecManager().get_kernel_spec("py"), KernelSpecManager().get_kernel_spec("python3")
-    assert spec.argv == old.argv and spec.display_name == f"{old.display_name} (nsbox)"
-    assert spec.metadata["kernel_provisioner"]["provisioner_name"] == "nsbox"
-    with pytest.raises(NoSuchKernel):
-        install("x", base="no-such-kernel", prefix=tmp_path)
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It installs, `jupyter kernelspec list` shows the kernel, and a wrong policy is one line on stderr."""
-    assert main(["install", "--name", "by-command", "--prefix", str(tmp_path)]) == 0
-    assert "installed in" in capsys.readouterr().out
-    command = [str(Path(sys.executable).with_name("jupyter")), "kernelspec", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=LONG)
-    assert "by-command" in listed.stdout and "contained" in listed.stdout
-    assert main(["install", "--name", "x", "--prefix", str(tmp_path), "--policy", str(tmp_path / "none.toml")]) == 1
-    assert "none.toml" in capsys.readouterr().err
-    assert main(["install", "--name", "a/b", "--prefix", str(tmp_path)]) == 1
+    assert not glob.glob(os.path.join(tempfile.gettempdir(), "nsbox-kernel-*/sockets/s-*"))
+    (tmp_path / "p.toml").write_text("")
+    manager.start_kernel(cwd=str(notebooks))
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=LONG)
+    assert execute(client, "print(1)") == "1\n"
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
 
 
 def test_the_example(kernels: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,13 +20,25 @@ from typing import Any
 import pytest
 import websocket
 
+from nsbox.integrations.jupyter import install
+
 LONG = 300
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("kernels")]
 
 
 class Server:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, log: Path) -> None:
         self.port = port
+        self.log = log
+        self.process: Any = None
+
+    def refused(self, method: str, path: str, body: Any) -> str:
+        """Ask for what fails with status 500; return the message that the browser shows."""
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            self.ask(method, path, body)
+        with caught.value as answer:
+            assert answer.code == 500
+            return str(json.loads(answer.read())["message"])
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -45,15 +59,17 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-@pytest.fixture
-def server(notebooks: Path) -> Iterator[Server]:
-    made = Server(_free_port())
-    options = ["--no-browser", f"--ServerApp.port={made.port}", "--ServerApp.port_retries=0", "--allow-root"]
-    home = notebooks.parent / "home"  # kernels refuse to work in a home
-    home.mkdir()
+@contextlib.contextmanager
+def serving(notebooks: Path, *options: str) -> Iterator[Server]:
+    made = Server(_free_port(), notebooks.parent / "server.log")
+    options = ("--no-browser", f"--ServerApp.port={made.port}", "--ServerApp.port_retries=0", "--allow-root", *options)
     command = [sys.executable, "-m", "jupyterlab", *options, "--IdentityProvider.token=t"]
-    log = (notebooks.parent / "server.log").open("w")
-    process = subprocess.Popen(command, cwd=notebooks, stdout=log, stderr=log, env={**os.environ, "HOME": str(home)})
+    home = notebooks.parent / "home"  # kernels refuse to work in a home
+    home.mkdir(exist_ok=True)
+    log = made.log.open("a")
+    made.process = process = subprocess.Popen(
+        command, cwd=notebooks, stdout=log, stderr=log, env={**os.environ, "HOME": str(home)}
+    )
     try:
         end = time.monotonic() + LONG
         while True:
@@ -61,13 +77,19 @@ def server(notebooks: Path) -> Iterator[Server]:
                 made.ask("GET", "/api/status")
                 break
             except (urllib.error.URLError, ConnectionError):
-                assert process.poll() is None and time.monotonic() < end, (notebooks.parent / "server.log").read_text()
+                assert process.poll() is None and time.monotonic() < end, made.log.read_text()
                 time.sleep(0.2)
         yield made
     finally:
         process.terminate()
         process.wait(LONG)
         log.close()
+
+
+@pytest.fixture
+def server(notebooks: Path) -> Iterator[Server]:
+    with serving(notebooks) as made:
+        yield made
 
 
 def _send(channel: websocket.WebSocket, code: str) -> str:
@@ -143,3 +165,82 @@ def test_the_server_ends(server: Server) -> None:
     channel = server.channel(kernel)
     assert _run(channel, "print(1)")[0] == "1\n"
     channel.close()
+
+
+def test_a_kernel_that_cannot_start(server: Server, notebooks: Path, tmp_path: Path) -> None:
+    """The browser and the log get the cause in one line, by each way to start a kernel. The control: `contained`."""
+    cases = {
+        "seatbelt": ('backend = "seatbelt"\n', "Seatbelt"),
+        "wrong": ('netwrok = "none"\nreadable = 1\n', "netwrok"),
+        "elsewhere": ('workspace = "place"\n', "is not in the sandbox"),
+        "gone": (None, "No such file or directory: "),
+    }
+    (tmp_path / "place").mkdir()
+    for name, (policy, cause) in cases.items():
+        file = tmp_path / f"{name}.toml"
+        file.write_text("")
+        install(name, policy=file, prefix=tmp_path, check=False)
+        file.unlink() if policy is None else file.write_text(policy)
+        messages = [server.refused("POST", "/api/kernels", {"name": name})]
+        session = {"path": "a.ipynb", "name": "a", "type": "notebook", "kernel": {"name": name}}
+        messages.append(server.refused("POST", "/api/sessions", session))
+        for message in messages:
+            assert message.startswith(f"the kernel '{name}' can't start: ") and cause in message, message
+            assert "\n" not in message
+            assert any(line.endswith(message) for line in server.log.read_text().splitlines())
+    assert server.ask("GET", "/api/kernels") == []
+    kernel = server.ask("POST", "/api/kernels", {"name": "contained"})["id"]
+    server.ask("DELETE", f"/api/kernels/{kernel}")
+
+
+def test_a_program_that_is_missing(server: Server, kernels: Path) -> None:
+    """A kernel whose program isn't there is told as well."""
+    file = kernels / "contained/kernel.json"
+    spec = json.loads(file.read_text())
+    file.write_text(json.dumps({**spec, "argv": ["/no/such/program", "{connection_file}"]}))
+    message = server.refused("POST", "/api/kernels", {"name": "contained"})
+    assert "/no/such/program" in message and "\n" not in message
+
+
+def test_a_restart_that_fails(server: Server, tmp_path: Path) -> None:
+    """Jupyter's own text is in the browser then; the cause is in the log."""
+    (tmp_path / "p.toml").write_text("")
+    install("once", policy=tmp_path / "p.toml", prefix=tmp_path, check=False)
+    kernel = server.ask("POST", "/api/kernels", {"name": "once"})["id"]
+    channel = server.channel(kernel)
+    assert _run(channel, "print(1)")[0] == "1\n"
+    channel.close()
+    (tmp_path / "p.toml").write_text('backend = "seatbelt"\n')
+    assert server.refused("POST", f"/api/kernels/{kernel}/restart", None) == "Exception restarting kernel"
+    assert "the kernel 'once' can't start: this machine can't do it: seatbelt: " in server.log.read_text()
+
+
+def test_a_server_that_is_killed(notebooks: Path, tmp_path: Path) -> None:
+    """Its kernels end. What it left is removed when the next server starts a kernel, whose own stays."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+
+    def directories() -> set[str]:
+        return {path.name for path in place.glob("nsbox-kernel-*")}
+
+    def started(server: Server) -> None:
+        kernel = server.ask("POST", "/api/kernels", {"name": "contained"})["id"]
+        channel = server.channel(kernel)
+        assert _run(channel, "print(1)")[0] == "1\n"
+        channel.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(place))
+        with serving(notebooks) as first:
+            started(first)
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait()
+        left = directories()
+        assert len(left) == 1
+        with serving(notebooks) as second:
+            assert directories() == left
+            started(second)
+            assert len(directories()) == 1 and not directories() & left
+            started(second)
+            assert len(directories()) == 2
+    assert directories() == set()
