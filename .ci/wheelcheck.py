@@ -25,6 +25,7 @@ from elftools.elf.elffile import ELFFile
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of <elf.h>
 HEADER = b"\x7fELF\x02\x01\x01"
 PLATFORMS = {"manylinux": r"manylinux_2_28_", "musllinux": r"musllinux_1_2_"}
+PAGES = {"x86_64": 4096, "aarch64": 65536}  # the largest that a kernel for it may have
 EMBEDDED = {  # what is machine code, and how many programs are bytes in it
     "nsbox/_nsbox.abi3.so": 3,  # init, session, branch
     "nsbox/nsbox-bwrap": 1,  # init
@@ -64,8 +65,26 @@ def check_record(archive: zipfile.ZipFile) -> None:
             wrong(f"RECORD has another hash of {other}")
 
 
+def check_programs(name: str, content: bytes, cpu: str) -> None:
+    """What each program in a file is linked to, and that no page of its memory has code and data."""
+    for found in re.finditer(re.escape(HEADER), content):
+        program, page = ELFFile(io.BytesIO(content[found.start() :])), PAGES[cpu]
+        kinds = {segment["p_type"] for segment in program.iter_segments()}
+        is_static = found.start() > 0 or name == "nsbox/nsbox-bwrap"
+        if is_static and program["e_type"] == "ET_EXEC" and kinds & {"PT_INTERP", "PT_DYNAMIC"}:
+            wrong(f"the program at {found.start()} of {name} isn't static")
+        if name == "nsbox/nsbox-bwrap" and program["e_type"] != "ET_EXEC":
+            wrong(f"the program at {found.start()} of {name} is a {program['e_type']}")
+        rights: dict[int, int] = {}
+        for segment in program.iter_segments("PT_LOAD"):
+            end = segment["p_vaddr"] + segment["p_memsz"]
+            for number in range(segment["p_vaddr"] // page, -(-end // page)):
+                if rights.setdefault(number, segment["p_flags"]) != segment["p_flags"]:
+                    wrong(f"the program at {found.start()} of {name} has code and data on one page of {page} bytes")
+
+
 def check_code(archive: zipfile.ZipFile, cpu: str, libc: str) -> None:
-    """The extension, the relay, and the programs that are bytes in the extension."""
+    """The extension, the relay, bwrap, and the programs that are bytes in them."""
     programs = {name: archive.read(name) for name in archive.namelist() if archive.read(name).startswith(HEADER)}
     if {*programs} != {*EMBEDDED}:
         wrong(f"machine code is in {sorted(programs)}")
@@ -76,6 +95,7 @@ def check_code(archive: zipfile.ZipFile, cpu: str, libc: str) -> None:
         machines = {struct.unpack_from("<H", content, place + 18)[0] for place in places}
         if machines != {MACHINES[cpu]}:
             wrong(f"{name} has code for the machines {machines}, not only for {MACHINES[cpu]}")
+        check_programs(name, content, cpu)
         dynamic = ELFFile(io.BytesIO(content)).get_section_by_name(".dynamic")
         needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")} if dynamic is not None else set()
         allowed = (

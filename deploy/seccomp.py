@@ -18,7 +18,8 @@ from nsbox._core.linux import syscalls
 from nsbox._seccomp import profiles
 from nsbox._seccomp.bpf import NEWER
 
-# What a sandbox is made of, and the default profile of an engine keeps for CAP_SYS_ADMIN.
+# What a sandbox is made of. The default profile of an engine keeps it for CAP_SYS_ADMIN, or, as
+# pivot_root and open_tree_attr, allows it nobody.
 NEEDED = (
     *("clone", "unshare", "setns", "sethostname", "pivot_root", "umount2"),
     *("open_tree", "open_tree_attr", "move_mount", "mount_setattr", "fsopen", "fsconfig", "fsmount", "fspick"),

@@ -62,9 +62,15 @@ def image(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_init_is_static(each_build: Path, image: str, elf: Any) -> None:
-    """Pid 1 of a sandbox is one static program: no interpreter, no dynamic section, no symbol left open."""
-    init = elf(each_build / image)
+@pytest.fixture(params=["nsbox-init", "nsbox-session", "nsbox-bwrap"])
+def program(request: pytest.FixtureRequest) -> str:
+    """Each freestanding program."""
+    return str(request.param)
+
+
+def test_init_is_static(each_build: Path, program: str, elf: Any) -> None:
+    """Pid 1 of a sandbox, and bwrap, are each one static program: no interpreter, no dynamic section, no symbol left open."""
+    init = elf(each_build / program)
     assert init.type == elf.EXEC
     kinds = [segment.kind for segment in init.segments()]
     assert elf.LOAD in kinds
@@ -81,9 +87,26 @@ def test_init_object_needs_nothing(each_build: Path, elf: Any) -> None:
     assert "nsbox_init_main" in {symbol.name for symbol in symbols}
 
 
-def test_init_memory(each_build: Path, image: str, elf: Any) -> None:
-    """No memory of the init's is writable and executable, its stack isn't executable, and it starts in its code."""
-    init = elf(each_build / image)
+PAGES = {62: 4096, 183: 65536}  # the largest that a kernel for the processor may have
+
+
+def test_pages(each_build: Path, program: str, elf: Any) -> None:
+    """No page has parts of two segments: the kernel would give it the rights of the last, and code there couldn't be run."""
+    path = each_build / program
+    page = PAGES[int.from_bytes(path.read_bytes()[18:20], "little")]
+    seen: set[int] = set()
+    for segment in elf(path).segments():
+        if segment.kind == elf.LOAD:
+            end = segment.address + segment.memory_size
+            pages = {*range(segment.address // page, -(-end // page))}
+            assert pages and not pages & seen
+            seen |= pages
+    assert seen
+
+
+def test_init_memory(each_build: Path, program: str, elf: Any) -> None:
+    """No memory of the program is writable and executable, its stack isn't executable, and it starts in its code."""
+    init = elf(each_build / program)
     segments = init.segments()
     assert not [segment for segment in segments if segment.flags & 3 == 3]
     assert [segment.flags for segment in segments if segment.kind == elf.STACK] == [6]

@@ -251,12 +251,23 @@ def test_wheels_of_linux() -> None:
         assert all(f"{name} |" in script or f"| {name})" in script for name in names)
 
 
+@each_workflow
+def test_user_namespaces_before_wheels(path: Path) -> None:
+    """.ci/wheels makes a sandbox with what it has built, so a job that runs it allows user namespaces before."""
+    for job in _jobs(path).values():
+        scripts = [step.get("run", "") for step in job["steps"]]
+        builds = [at for at, script in enumerate(scripts) if ".ci/wheels" in script]
+        allows = [at for at, script in enumerate(scripts) if "apparmor_restrict_unprivileged_userns=0" in script]
+        assert not builds or min(allows) < min(builds)
+
+
 def test_musl_is_tried() -> None:
     """The wheel for musl runs a command in a sandbox, in a container that allows it and isn't privileged."""
     (trial,) = (step["run"] for step in _job("wheels.yml", "linux")["steps"] if "docker run" in step.get("run", ""))
     assert "privileged" not in trial and trial.count("unconfined") == 3
     (line,) = (line for line in trial.splitlines() if line.startswith("trial="))
     inner = shlex.split(shlex.split(line)[0].removeprefix("trial="))
+    assert "nsbox-bwrap" in inner
     assert "nsbox.run(" in inner[-1]
     compile(inner[-1], "in Alpine", "exec")
 

@@ -18,6 +18,7 @@ _ACTIONS = {"SCMP_ACT_ALLOW": _ALLOW, "SCMP_ACT_ERRNO": _ERRNO}
 _EQUAL, _MASKED_EQUAL = 4, 7
 _OPERATORS = {"SCMP_CMP_EQ": _EQUAL, "SCMP_CMP_MASKED_EQ": _MASKED_EQUAL}
 _UNKNOWN = -1  # __NR_SCMP_ERROR
+_LAST = 600  # no machine has numbers so high yet
 LIBRARY = "libseccomp.so.2"  # Debian's apt depends on it
 
 
@@ -45,9 +46,7 @@ def _comparisons(rows: list[dict[str, Any]]) -> ctypes.Array[_Comparison]:
     return (_Comparison * len(values))(*values)
 
 
-def load(profile: dict[str, Any]) -> None:
-    """Put this process, and all that it starts, behind the profile's filter."""
-    library = ctypes.CDLL(LIBRARY)
+def _context(library: ctypes.CDLL, profile: dict[str, Any]) -> ctypes.c_void_p:
     library.seccomp_init.restype = ctypes.c_void_p
     default = _action({"action": profile["defaultAction"], **profile}, "defaultErrnoRet", errno.EPERM)
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(default)))
@@ -63,7 +62,37 @@ def load(profile: dict[str, Any]) -> None:
             if number != _UNKNOWN and action != default:  # libseccomp has no rule that does what is done anyway
                 add = library.seccomp_rule_add_array
                 _check(add(context, ctypes.c_uint32(action), number, ctypes.c_uint(len(rows)), rows), name)
-    _check(library.seccomp_load(context), "seccomp_load")
+    return context
+
+
+def load(profile: dict[str, Any]) -> None:
+    """Put this process, and all that it starts, behind the profile's filter."""
+    library = ctypes.CDLL(LIBRARY)
+    _check(library.seccomp_load(_context(library, profile)), "seccomp_load")
+
+
+def compiled(profile: dict[str, Any]) -> bytes:
+    """Return the filter's instructions, for all machines that the profile names."""
+    library = ctypes.CDLL(LIBRARY)
+    fd = os.memfd_create("filter")
+    try:
+        _check(library.seccomp_export_bpf(_context(library, profile), fd), "seccomp_export_bpf")
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+
+
+def numbers(machine: str) -> dict[str, int]:
+    """Return the system calls that this libseccomp knows of a machine, such as x86_64, with their numbers."""
+    library = ctypes.CDLL(LIBRARY)
+    library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
+    token = ctypes.c_uint32(library.seccomp_arch_resolve_name(machine.encode()))
+    found = {}
+    for number in range(_LAST + 1):
+        name = library.seccomp_syscall_resolve_num_arch(token, number)
+        if name:
+            found[str(ctypes.string_at(name), "ascii")] = number
+    return found
 
 
 def main() -> None:
