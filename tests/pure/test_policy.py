@@ -50,7 +50,7 @@ BAD_PATHS: list[Any] = [
 
 BAD_FIELDS: list[tuple[str, Any]] = [
     *[("base", v) for v in ("", "Workspace", "none", None, 1, [], {})],
-    *[("network", v) for v in ("", "full", "Host", True, None, [], {"none"})],
+    *[("network", v) for v in ("", "full", "Host", True, None, {"none"})],
     *[("ids", v) for v in ("", "root", None, 1, ())],
     *[(name, [v]) for name in ("write", "read", "deny") for v in BAD_PATHS],
     *[(name, v) for name in ("write", "read", "deny", "pass_env", "ops", "unshare") for v in NO_SEQUENCES],
