@@ -36,7 +36,8 @@ class Usage(Frozen):
         ignores SIGCHLD). They don't if other code reaped the command (SIGCHLD ignored, asyncio's own child watchers).
         They don't if the sandbox's init was killed, or couldn't kill everything (processes of other ids). Nor do they
         while something of a sandbox with kill_on_exit=False goes on, for a command of a session, or for a call of a
-        kernel that goes on: what their children used isn't in there. A kill leaves it True if the init could report.
+        kernel that goes on: what their children used isn't in there. After a kill it is True if the init has seen all
+        of them end in a tenth of a second, which a machine under load may not allow.
     memory_peak: bytes of memory of all processes together, at most. None unless Policy.limits requires a cgroup.
     oom_kills: how many processes the kernel has killed because of Limits.total_memory.
     """

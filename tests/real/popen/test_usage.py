@@ -143,7 +143,10 @@ while True: time.sleep(1)
 
 @pytest.mark.parametrize("how", ["kill", "terminate", "SIGKILL to the command", "SIGKILL to pid 1"])
 def test_a_kill_counts_what_others_used(chosen: Policy, how: str) -> None:
-    """After a kill, children and orphans count; if the kill leaves nobody who knows, it says so. Never a silent gap."""
+    """After a kill, children and orphans count; if nobody is left who knows, it says so. Never a silent gap.
+
+    On a machine under load pid 1 may be too late, too: then it isn't complete either.
+    """
     p = nsbox.Popen(python(SPINS), policy=chosen, stdout=subprocess.PIPE)
     assert p.stdout is not None
     assert b"".join(p.stdout.read(1) for _ in range(4)) == b"xxxx"  # four processes have used 0.2 s each
@@ -156,11 +159,15 @@ def test_a_kill_counts_what_others_used(chosen: Policy, how: str) -> None:
     p.communicate()
     usage = used(p)
     counts_all = usage.user + usage.system >= 4 * 0.2 * 0.95
-    assert usage.is_complete == counts_all == (how != "SIGKILL to pid 1")
+    assert counts_all or not usage.is_complete
+    if how == "SIGKILL to pid 1":
+        assert not usage.is_complete and not counts_all
 
 
 def test_a_slow_pid_1_has_time_to_report(chosen: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill doesn't end pid 1 while it still counts what others used; before, it had 20 ms from the command's end."""
+    """A kill doesn't end pid 1 while it still counts what others used. The control: it does once pid 1 is late."""
+    killed: list[int] = []
+    monkeypatch.setattr(nsbox.Popen, "_kill_init", lambda self: killed.append(self.pid))
     monkeypatch.setattr(kills, "_ALONE", LONG)
     p = nsbox.Popen(python(SPINS), policy=chosen, stdout=subprocess.PIPE)
     assert p.stdout is not None
@@ -170,9 +177,15 @@ def test_a_slow_pid_1_has_time_to_report(chosen: Policy, monkeypatch: pytest.Mon
     for _ in range(20):  # each a step of the kill, some after the command was reaped
         with pytest.raises(subprocess.TimeoutExpired):
             p.wait(timeout=0.03)
+    assert not killed
+    monkeypatch.setattr(kills, "_ALONE", 0)
+    for _ in range(20):
+        with pytest.raises(subprocess.TimeoutExpired):
+            p.wait(timeout=0.03)
+    assert killed
     os.kill(p.sandbox.init_pid, signal.SIGCONT)
     p.communicate()
-    assert used(p).is_complete and used(p).user + used(p).system >= 4 * 0.2 * 0.95
+    assert used(p).user + used(p).system >= 4 * 0.2 * 0.95 or not used(p).is_complete
 
 
 # ---- cause
