@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 from nsbox_testing import jobs, needs
-from nsbox_testing.containers import MASK, contained, profile
+from nsbox_testing.containers import MASK, NSBOX, contained, profile
 
 import nsbox
 from nsbox._backends import namespaces
@@ -174,6 +174,22 @@ def test_two_steps_uncontained(form: Any, tmp_path: Path, ports: tuple[int, int]
         script = form(job)
     found = jobs.report(job.run(script, is_contained=False, **variables).stdout)
     assert found == {"build": ALL, "test": ALL}
+
+
+def test_a_file_that_is_a_link(tmp_path: Path) -> None:
+    """A link in a directory that is shown leads nowhere. Control: to show the link itself shows what it leads to."""
+    for name in ("packages", "source"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "secret").write_text("TOP-SECRET")
+    (tmp_path / "source/requirements.txt").symlink_to("../secret")
+
+    def shown(path: str) -> str:
+        words = ["-w", "packages", "--read", path, "--", "cat", "../source/requirements.txt"]
+        done = subprocess.run([*NSBOX, "run", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.stdout
+
+    assert shown("source") == ""
+    assert shown("source/requirements.txt") == "TOP-SECRET"
 
 
 @THOROUGH
