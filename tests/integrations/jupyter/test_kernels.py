@@ -175,12 +175,12 @@ def test_the_environment(notebooks: Path, monkeypatch: pytest.MonkeyPatch, kerne
 def test_a_policy_file(notebooks: Path, tmp_path: Path) -> None:
     """The installed kernel has the file's policy, and the workspace that install() was given."""
     (tmp_path / "p.toml").write_text('[tool.nsbox]\nenv = {COLOUR = "red"}\n')
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/in").write_text("seen")
-    options = {"policy": tmp_path / "p.toml", "section": "tool.nsbox", "workspace": tmp_path / "data"}
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs/in").write_text("seen")
+    options = {"policy": tmp_path / "p.toml", "section": "tool.nsbox", "workspace": tmp_path / "inputs"}
     install("red", prefix=tmp_path, display_name="Red", **options)
-    code = f"import os; print(os.environ['COLOUR'], open({str(tmp_path / 'data/in')!r}).read())"
-    with started("red", tmp_path / "data") as (manager, client):
+    code = f"import os; print(os.environ['COLOUR'], open({str(tmp_path / 'inputs/in')!r}).read())"
+    with started("red", tmp_path / "inputs") as (manager, client):
         assert manager.kernel_spec is not None and manager.kernel_spec.display_name == "Red"
         assert execute(client, code) == "red seen\n"
     with pytest.raises(PolicyError, match="netwrok"):
