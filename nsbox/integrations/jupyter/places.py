@@ -34,9 +34,11 @@ def guarded(policy: Policy) -> Policy:
         _check_write(policy, os.path.realpath(path))
     read = {os.path.realpath(path): None for path in kept if _is_writable(policy, os.path.realpath(path))}
     deny = {os.path.realpath(path): None for path in hidden if _is_shown(policy, os.path.realpath(path))}
-    for path in (*read, *deny):
-        if not os.path.lexists(path):
-            os.makedirs(path, 0o700)
+    for path in [path for path in {**read, **deny} if not os.path.lexists(path)]:
+        if _is_writable(policy, path):
+            os.makedirs(path, 0o700, exist_ok=True)
+        else:  # neither can a kernel make it
+            deny.pop(path, None)
     if os.path.exists(secret) and _is_shown(policy, os.path.realpath(secret)):
         deny[os.path.realpath(secret)] = None
     more = [path for path in read if path not in deny]

@@ -118,7 +118,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "nsbox-kernel-link").is_symlink() and (tmp_path / "nsbox-kernel-file").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
+@pytest.mark.as_root("only root can make another user's directory")
 def test_another_users_stays(tmp_path: Path) -> None:
     """It isn't this user's to remove, even if this user is root. The control: root's own is removed."""
     for name, uid in (("other", 12345), ("own", 0)):

@@ -114,6 +114,29 @@ def test_a_link_instead_of_the_connection_file(notebooks: Path, tmp_path: Path) 
     assert victim.read_text() == "untouched"
 
 
+def test_two_kernels(notebooks: Path, tmp_path: Path) -> None:
+    """Two kernels of one server have its uid, and share a directory if their notebooks do, and nothing else."""
+    (tmp_path / "other").mkdir()
+    sockets = "import os, json, ipykernel.connect as c; s = json.load(open(c.get_connection_file()))['ip']; "
+    look = sockets + "print(os.getuid())"
+    with started("contained", notebooks) as (_, one), started("contained", tmp_path / "other") as (_, two):
+        for client in (one, two):
+            assert execute(client, look) == f"{os.getuid()}\n"
+        assert execute(one, "open('mine', 'w').write('x'); open('/tmp/mine', 'w').write('x'); None") == ""
+        assert (notebooks / "mine").stat().st_uid == os.getuid()
+        assert execute(two, f"print(open({str(notebooks / 'mine')!r}).read())") in ("FileNotFoundError", "OSError")
+        assert execute(two, "print(os.path.exists('/tmp/mine'))") == "False\n"
+        place = execute(one, "print(os.path.dirname(s))").strip()
+        assert execute(one, f"print(os.path.isdir({place!r}))") == "True\n"  # the control
+        assert execute(two, f"print(os.path.exists({place!r}))") == "False\n"
+        marked = "import subprocess; p = subprocess.Popen(['sleep', '31415'])"
+        find = "import psutil; print(any('31415' in one.cmdline() for one in psutil.process_iter()))"
+        assert execute(one, marked) == ""
+        assert execute(one, find) == "True\n" and execute(two, find) == "False\n"
+        with started("contained", notebooks) as (_, third):
+            assert execute(third, "import os; print(open('mine').read(), os.path.exists('/tmp/mine'))") == "x False\n"
+
+
 def test_a_gentle_shutdown(notebooks: Path) -> None:
     """The kernel ends by itself when it is asked to; nothing of what it started is left."""
     manager = KernelManager(kernel_name="contained")
@@ -152,12 +175,12 @@ def test_the_environment(notebooks: Path, monkeypatch: pytest.MonkeyPatch, kerne
 def test_a_policy_file(notebooks: Path, tmp_path: Path) -> None:
     """The installed kernel has the file's policy, and the workspace that install() was given."""
     (tmp_path / "p.toml").write_text('[tool.nsbox]\nenv = {COLOUR = "red"}\n')
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/in").write_text("seen")
-    options = {"policy": tmp_path / "p.toml", "section": "tool.nsbox", "workspace": tmp_path / "data"}
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs/in").write_text("seen")
+    options = {"policy": tmp_path / "p.toml", "section": "tool.nsbox", "workspace": tmp_path / "inputs"}
     install("red", prefix=tmp_path, display_name="Red", **options)
-    code = f"import os; print(os.environ['COLOUR'], open({str(tmp_path / 'data/in')!r}).read())"
-    with started("red", tmp_path / "data") as (manager, client):
+    code = f"import os; print(os.environ['COLOUR'], open({str(tmp_path / 'inputs/in')!r}).read())"
+    with started("red", tmp_path / "inputs") as (manager, client):
         assert manager.kernel_spec is not None and manager.kernel_spec.display_name == "Red"
         assert execute(client, code) == "red seen\n"
     with pytest.raises(PolicyError, match="netwrok"):

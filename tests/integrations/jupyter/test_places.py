@@ -71,6 +71,7 @@ def _snapshot(home: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.smoke
 def test_attacks(home: Path) -> None:
     """No attack succeeds on Jupyter's own directories. The control: each does on copies of them beside."""
     copies = {name: _home(home / "copies" / str(i)) for i, name in enumerate(ATTACKS)}
@@ -150,6 +151,12 @@ def test_a_policy_that_opens_the_home(home: Path, tmp_path: Path) -> None:
     plain = Policy.load(tmp_path / "p.toml", workspace=home / "notebooks")
     assert not policy.can_read(token) and plain.can_read(token)
     assert policy.can_write(home / "notebooks/x") and policy.can_read(kernelspec)
+    (home / ".jupyter/jupyter_server_config.py").unlink()
+    (home / ".jupyter").rmdir()  # no kernel could make it: it needn't be there
+    assert (
+        str(home / ".jupyter") not in Options(policy=str(tmp_path / "p.toml")).policy_in(str(home / "notebooks")).deny
+    )
+    assert not (home / ".jupyter").exists()
 
 
 def test_nothing_is_made_elsewhere(home: Path) -> None:
