@@ -3,4 +3,11 @@
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 sys.path.insert(0, str(Path(__file__).parent / "lib"))
+
+from nsbox_pure import calm
+
+settings.register_profile("calm", calm)
+settings.load_profile("calm")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from nsbox import PolicyError
 
-calm = settings(deadline=None)  # no test here depends on time
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test here depends on time
 
 
 def refused(field: str, make: Callable[[], object]) -> PolicyError:
