@@ -51,7 +51,7 @@ def guarded(policy: Policy) -> Policy:
 def _absolute(paths: Iterable[str]) -> Iterator[str]:
     """Yield paths as absolute ones, with the links in them."""
     for path in dict.fromkeys(paths):
-        yield os.path.normpath(os.path.join(os.path.realpath(os.getcwd()), os.path.expanduser(path)))
+        yield os.path.join(os.path.realpath(os.getcwd()), os.path.expanduser(path))
 
 
 def _kernelspecs() -> list[str]:
