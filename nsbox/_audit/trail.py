@@ -153,7 +153,7 @@ class Trail:
         if can_write is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            can_write = self._known[key] = backend == "passthrough" or _can_write(policy, path)
+            can_write = self._known[key] = backend == "passthrough" or can_change(policy, path)
         if not can_write:
             return
         what = f"{shown(path)} is where commands of this policy can write, so they could change records"
@@ -166,8 +166,8 @@ class Trail:
             logger.warning("audit: %s", what, is_shown=True)
 
 
-def _can_write(policy: Policy, path: str) -> bool:
-    """Return whether commands can change a file, or the directory that it is in. What can't be told counts as yes."""
+def can_change(policy: Policy, path: str) -> bool:
+    """Return whether commands of a policy can change a file, or the directory that it is in. What can't be told counts as yes."""
     places = {path, os.path.dirname(path), os.path.realpath(path), os.path.dirname(os.path.realpath(path))}
     try:
         return any(policy.can_write(place) for place in places)

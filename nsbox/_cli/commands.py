@@ -49,12 +49,24 @@ class Command(NamedTuple):
 
 def seconds(text: str) -> float:
     """Return a time that an option gives; raises ArgumentTypeError."""
+    number, factor = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
     try:
-        value = float(text.removesuffix("s"))
+        value = float(number) * factor
     except ValueError:
         value = -1.0
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds, such as 90 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds, such as 90, 0.5 or 2m")
+    return value
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # as timeout(1) has them
+
+
+def limit(text: str) -> float:
+    """Return a time limit that an option gives; raises ArgumentTypeError."""
+    value = seconds(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} leaves no time; without this option there is no limit")
     return value
 
 
@@ -68,14 +80,14 @@ def _run_options(parser: Parser, work: str) -> None:
     topic.add_argument(
         "--audit",
         metavar="FILE",
-        help="append a JSON record of the command to this file; without it, no command starts",
+        help="append a JSON record of the command to this file; if that fails, the command isn't started",
     )
     topic.add_argument("-C", "--chdir", metavar="DIR", help="start the command in this directory")
     topic.add_argument(
         "-q", "--quiet", action="store_true", help="print errors alone: neither what is lost here nor what was refused"
     )
     topic.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="end the command after this time, with status 124"
+        "--timeout", type=limit, metavar="SECONDS", help="end the command after this time, with status 124"
     )
     topic.add_argument(
         "--grace",
@@ -145,7 +157,7 @@ def _mcp(parser: Parser) -> None:
     from nsbox._cli.mcp import add_options
 
     topic = parser.topic("Tool calls")
-    topic.add_argument("--timeout", type=seconds, metavar="SECONDS", help="the longest that a call may take")
+    topic.add_argument("--timeout", type=limit, metavar="SECONDS", help="the longest that a call may take")
     topic.add_argument(
         "--grace",
         type=seconds,

@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any
 
+from nsbox._base.display import shown
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._cli.options import add_policy_options
@@ -195,4 +196,7 @@ def record_of(options: argparse.Namespace) -> None:
     if options.audit is not None:
         from nsbox import audit  # for this option alone
 
-        audit.to_file(options.audit, required=True)
+        try:
+            audit.to_file(options.audit, required=True)
+        except OSError as error:
+            raise PolicyError("--audit", f"{shown(options.audit)}: {error.strerror or error}") from None

@@ -156,8 +156,8 @@ def _python_of(box: Any, python: Runner | None) -> Runner:
     if python is not None:
         return python
     if not hasattr(box, "python"):
-        what = f"a {type(box).__name__} has no warm interpreter of its own"
-        raise ValueError(f"python: {what}: give one as python=, such as Sandbox.python().kernel()")
+        what = f"a {type(box).__name__} has no warm interpreter of its own, and call_tool() was given none as python="
+        raise ValueError(f"python: this tool isn't available here ({what}); run python3 by a command")
     kept: Runner | None = vars(box).get("_python_of_tools")
     if kept is None or kept.is_closed:
         vars(box).pop("_python_of_tools", None)

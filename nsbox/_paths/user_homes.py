@@ -43,8 +43,8 @@ def check_workspace(root: str, named: Iterable[str], *, field: str = "write", in
     risk = "read its keys (.ssh, .aws)" + ("" if field == "read" else " and change what you run later (.bashrc)")
     raise PolicyError(
         "workspace",
-        f"{root} {what}: commands could {risk}; work in a project's own directory, Policy.workspace(DIR) "
-        f"(nsbox run --workspace DIR), or, if you mean it, {instead or f'say {field}=[{root!r}] too'}",
+        f"{root} {what}: commands could {risk}; work in a project's own directory, or, if you mean "
+        f"it, {instead or f'say {field}=[{root!r}] too'}",
     )
 
 

@@ -110,11 +110,11 @@ with nsbox.Sandbox(empty()) as box, box.session() as session:
 
 RUN = """
 def nsbox_run(*options):
-    command = [sys.executable, "-P", "-m", "nsbox", "run", "--net-log", "log", *options]
+    command = [sys.executable, "-P", "-m", "nsbox", "run", "--net-log", "../log", *options]
     command += ["--", sys.executable, "-S", "-P", "-c", ASK + want + "sys.exit(answers[0] == -2)"]
     done = subprocess.run(command, cwd=ws, capture_output=True, text=True)
     print(done.returncode, done.stdout.strip(), done.stderr.replace("\\n", "|"))
-    rows = [json.loads(line) for line in open(f"{ws}/log")]
+    rows = [json.loads(line) for line in open(f"{ws}/../log")]
     print(sorted({f"{e['kind']} {e['name'] or e['address']}:{e['port']} {e['verdict']} {e['reason']}" for e in rows}))
 """
 

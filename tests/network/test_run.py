@@ -35,7 +35,7 @@ listed = ("--allow-net", "a.example:80", "--allow-net", "down.example:80", "--al
 nsbox_run(*listed, code='sys.exit(str(ask("b.example", 80)))')
 nsbox_run(*listed, code='sys.exit(str(ask("a.example", 5432)))')
 nsbox_run(*listed, code='sys.exit(str(ask("c.a.example", 80)))')
-nsbox_run(*listed, "--net-log", "log", code='sys.exit(str(ask("b.example", 80)))')
+nsbox_run(*listed, "--net-log", "../log", code='sys.exit(str(ask("b.example", 80)))')
 nsbox_run(*listed, code='sys.exit(str(ask("b.example", 80)))', terminal=True)
 nsbox_run(*listed, "--quiet", code='sys.exit(str(ask("b.example", 80)))')
 """

@@ -7,10 +7,13 @@ Lean: functions import the relay's modules (5 ms), for which a command without a
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import socket
 import sys
+from functools import partial
 
+from nsbox._base.display import shown
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._policy.policy import Policy
@@ -19,6 +22,7 @@ from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TextIO
 
     from nsbox._cli.parser import Parser
     from nsbox._core.command import Result
@@ -59,8 +63,8 @@ def add_options(parser: Parser) -> None:
     topic.add_argument(
         "--net-log",
         metavar="FILE",
-        help="write what the command looked up and connected to: JSON, one event a line. Without a network, all of it "
-        "is refused, and recorded",
+        help="write what the command looked up and connected to into this file, which is replaced: JSON, one event a "
+        "line. Without a network, all of it is refused, and recorded",
     )
     topic.add_argument(
         "--publish",
@@ -142,6 +146,22 @@ class _Way(Way):
         return spawn(start)
 
 
+def _opened(policy: Policy, path: str) -> TextIO:
+    """Open the log, which is made with mode 0600. Raises PolicyError if that fails, or if commands could change it."""
+    from nsbox._audit.trail import can_change
+
+    if can_change(policy, os.path.abspath(path)):
+        raise PolicyError(
+            "--net-log",
+            f"{shown(path)} is where the command can write, so it could change the record: give a file that is out of "
+            "its reach",
+        )
+    try:
+        return open(path, "w", encoding="ascii", opener=partial(os.open, mode=0o600))
+    except OSError as error:
+        raise PolicyError("--net-log", f"{shown(path)}: {error.strerror}") from None
+
+
 class Wiring(Keeper):
     """Starts a command whose network is logged, or that has published ports."""
 
@@ -150,7 +170,7 @@ class Wiring(Keeper):
         from nsbox._relay.relay import relayed  # for these options alone
 
         self._published: list[Published] = []
-        self._log = None if extras.log is None else open(extras.log, "w", encoding="ascii")  # noqa: SIM115
+        self._log = None if extras.log is None else _opened(policy, extras.log)
         on_network = None if self._log is None else self._write
         try:
             policy, self.relay = relayed(policy, None, None, on_network, publishes=bool(extras.publish))

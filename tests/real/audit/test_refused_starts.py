@@ -60,7 +60,8 @@ def events(log: Path) -> list[str]:
         ("run", ["--publish", "80", "--network", "host"], 2, "doesn't go with the host's network"),
         ("run", ["--allow-net", "b/c"], 2, "a path can't be allowed"),
         ("run", ["--policy", "missing.toml"], 2, "missing.toml"),
-        ("run", ["--net-log", "/nonexistent/log"], 125, "/nonexistent/log"),
+        ("run", ["--net-log", "/nonexistent/log"], 2, "--net-log: /nonexistent/log: No such file or directory"),
+        ("run", ["--net-log", "log"], 2, "--net-log: log is where the command can write"),
         ("run", ["--transaction", "--host"], 2, "is needed"),
         ("shell", ["--home", "nowhere"], 2, "'nowhere' is unknown"),
         ("python", ["--home", "nowhere"], 2, "'nowhere' is unknown"),
@@ -202,14 +203,16 @@ import nsbox
 nsbox.audit.to_file(sys.argv[1])
 if sys.argv[2] != "default":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-process = nsbox.Popen(["sh", "-c", "echo ready; while :; do sleep 1000; done"], policy=nsbox.Policy.workspace("."))
+process = nsbox.Popen(["sh", "-c", "while :; do sleep 1000; done"], policy=nsbox.Policy.workspace("."))
 if sys.argv[2] == "run":
     with process:
         try:
+            print("ready", flush=True)
             process.wait()
         except BaseException:
             process.kill()
             raise
+print("ready", flush=True)  # only now: during the start, a handler that raises refuses it
 signal.pause()
 """
 

@@ -193,7 +193,7 @@ def test_python_of_a_model(policy: Policy) -> None:
         first.close()
         assert call_tool(box, "python", {"code": "1"})["value"] == 1  # there is another
         with box.session() as session:
-            assert "give one as python=" in call_tool(session, "python", {"code": "1"})["error"]
+            assert "run python3 by a command" in call_tool(session, "python", {"code": "1"})["error"]
             with box.python().kernel() as kernel:
                 assert call_tool(session, "python", {"code": "x = 1"}, python=kernel)["status"] == 0
                 assert call_tool(session, "python", {"code": "x + 1"}, python=kernel)["value"] == 2

@@ -34,9 +34,23 @@ IS_THOROUGH = bool(os.environ.get("NSBOX_THOROUGH"))
 THOROUGH = pytest.mark.skipif(not IS_THOROUGH, reason="slow: NSBOX_THOROUGH=1 has it")
 BIN = str(Path(sys.executable).parent)
 NONE = dict.fromkeys(
-    ("variable", "environments", "file", "git", "index", "elsewhere", "project", "audit", "source", "packages"), False
+    (
+        "variable",
+        "environments",
+        "file",
+        "git",
+        "untracked",
+        "index",
+        "elsewhere",
+        "project",
+        "audit",
+        "source",
+        "packages",
+    ),
+    False,
 )
 ALL = dict.fromkeys(NONE, True)
+WHOLE = {"untracked": True}  # GitLab's: the copy has all files of the checkout
 HAS_NAMESPACES = not namespaces.missing(nsbox.probe())
 LANDLOCK = pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
 
@@ -153,6 +167,7 @@ def test_two_steps(form: Any, tmp_path: Path, ports: tuple[int, int]) -> None:
     (refusal,) = records["install"]["network"]["refusals"]
     assert (refusal["name"], refusal["reason"]) == ("elsewhere.example", "not-listed")
     assert sorted(path.name for path in job.project.iterdir()) == [
+        ".env",
         ".git",
         "pytest.ini",
         "requirements.txt",
@@ -219,7 +234,7 @@ def test_gitlab_on_this_machine(tmp_path: Path, ports: tuple[int, int]) -> None:
     job = Job(tmp_path, ports)
     script, variables = gitlab(job)
     found = jobs.report(job.run(script, **variables, TMPDIR=str(tmp_path)).stdout)
-    assert found == {"build": None, "test": NONE | {"source": True}}
+    assert found == {"build": None, "test": NONE | WHOLE | {"source": True}}
     records = ends(job.project / "audit")
     assert {record["backend"] for record in records.values()} == {"namespaces" if HAS_NAMESPACES else "landlock"}
 
@@ -236,7 +251,7 @@ def test_gitlab_with_a_list(tmp_path: Path, ports: tuple[int, int]) -> None:
     network = network.replace("index.example", job.variables["INDEX"]).replace("files.example", job.variables["FILES"])
     script, variables = gitlab(job, NETWORK=network, WHEELS="")
     found = jobs.report(job.run(script, **variables, TMPDIR=str(tmp_path)).stdout)
-    assert found == {"build": NONE | {"index": True, "packages": True}, "test": NONE | {"source": True}}
+    assert found == {"build": NONE | WHOLE | {"index": True, "packages": True}, "test": NONE | WHOLE | {"source": True}}
 
 
 @LANDLOCK
@@ -273,7 +288,7 @@ def test_gitlab_in_a_container(wheels: bool, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = jobs.report(done.stdout)
     open_ = {"index": True, "elsewhere": True, "packages": True}
-    assert found == {"build": None if wheels else NONE | open_, "test": NONE | {"source": True}}
+    assert found == {"build": None if wheels else NONE | WHOLE | open_, "test": NONE | WHOLE | {"source": True}}
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"schema"')]
     assert [record["event"] for record in records] == ["start", "end"] * 2
     assert {record["backend"] for record in records} == {"landlock"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -52,6 +53,7 @@ def tries():
         "environments": any(_reads(f"/proc/{pid}/environ") for pid in os.listdir("/proc") if pid.isdigit()),
         "file": _reads(HIDDEN),
         "git": _reads(PROJECT + "/.git/config") or _reads(job + "/source/.git/config"),
+        "untracked": _reads(PROJECT + "/.env") or _reads(job + "/source/.env"),
         "index": _connects(INDEX_PORT),
         "elsewhere": _connects(OTHER_PORT),
         "project": _writes(PROJECT + "/new"),
@@ -121,11 +123,17 @@ def make_index(directory: Path, tries: str) -> None:
 
 def make_project(directory: Path, tries: str) -> None:
     """Make a project whose .git has a token, as a job's checkout can have."""
-    (directory / ".git").mkdir(parents=True)
-    (directory / ".git/config").write_text("[remote]\n\turl = https://job:TOP-SECRET@host.example/\n")
+    directory.mkdir(parents=True)
     (directory / "requirements.txt").write_text("pytest\nhelper\n")
     (directory / "test_it.py").write_text(_TEST.replace("TRIES", tries))
     (directory / "pytest.ini").write_text("[pytest]\naddopts = -s\n")
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["config", "remote.origin.url", "https://job:TOP-SECRET@host.example/"],
+    ):
+        subprocess.run(["git", *words], cwd=directory, check=True)
+    (directory / ".env").write_text("TOP-SECRET")  # untracked, as what another step has left
 
 
 def tries(**values: object) -> str:
