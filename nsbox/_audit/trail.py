@@ -167,7 +167,7 @@ class Trail:
 
 
 def can_change(policy: Policy, path: str) -> bool:
-    """Return whether commands of a policy can change a file, or the directory that it is in. What can't be told counts as yes."""
+    """Return whether a policy's commands can change a file, or the directory that it is in. If in doubt, True."""
     places = {path, os.path.dirname(path), os.path.realpath(path), os.path.dirname(os.path.realpath(path))}
     try:
         return any(policy.can_write(place) for place in places)
