@@ -55,7 +55,7 @@ def test_commands_refuse(home: Path, where: str, words: list[str]) -> None:
     assert (done.returncode, done.stdout, (home / ".bashrc").read_text()) == (2, "", "")
     here = os.path.realpath(home / where)
     assert done.stderr.startswith(f"nsbox: --workspace: {here} ") and done.stderr.count("\n") == 1
-    assert "--workspace DIR" in done.stderr and f"say --write {here} too" in done.stderr
+    assert "work in a project's own directory" in done.stderr and f"say --write {here} too" in done.stderr
 
 
 def test_control(home: Path) -> None:
