@@ -79,7 +79,7 @@ void kept_drop(nsbox_result *res)
 
 int kept_finish(struct job *j, int32_t *op)
 {
-    int ret = stamp_destinations(&j->b, j->b.plan, j->b.stamps, NSBOX_UNWATCHED, op);
+    int ret = stamp_destinations(&j->b, op);
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_HOLD, send_tree(j));
@@ -87,14 +87,11 @@ int kept_finish(struct job *j, int32_t *op)
 }
 
 /* Parks a copy of the tree: it stays as it was, except for what each command gets fresh. So only that has stamps of
- * its own: a copy of a mount has the same file system and the same root (copy_tree() of fs/namespace.c). What isn't
- * watched lies on our own file systems, and is never compared. */
+ * its own, from when it was mounted: a copy of a mount has the same file system and the same root (copy_tree() of
+ * fs/namespace.c). What isn't watched lies on our own file systems, and is never compared. */
 int park(struct job *j, int32_t *op)
 {
-    const nsbox_request *r = j->req;
-    int ret = stamp_destinations(&j->b, r->template_plan, r->park_stamps, NSBOX_WATCHED_RENEWED, op);
-    if (ret >= 0)
-        ret = net_await(j);
+    int ret = net_await(j);
     if (ret >= 0)
         ret = net_outcome(j, op); /* a command would look at this, but there is none */
     if (ret < 0)
