@@ -81,13 +81,16 @@ int mount_renewed(struct builder *b, const nsbox_op *op, int place, int mount)
     return 0;
 }
 
-/* Keeps a fresh file system for what the op has lifted, or closes it. */
+/* Keeps a fresh file system for what the op has lifted, or closes it. In a branch, that goes onto an overlay which
+ * covers the file system by then. */
 void keep_renewed(struct builder *b, const nsbox_op *op, int mount)
 {
+    if (!op->count || !b->kept_stamps) {
+        sys_close(mount);
+        return;
+    }
     for (uint32_t i = b->n_lifted - op->count; i < b->n_lifted; i++)
         b->lifted[i].onto = mount;
-    if (!op->count)
-        sys_close(mount);
 }
 
 /* Closes what keep_renewed() has kept. Those that one op has lifted come one after the other. */
