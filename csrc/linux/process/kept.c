@@ -54,12 +54,14 @@ static int send_tree(struct job *j)
     return send_fds(j->kept_pair[1], fds, n);
 }
 
-/* Receives in the caller what the set-up has sent. 0 or -errno. */
+/* Receives in the caller what the set-up has sent: it has ended by now, so there is nothing to wait for. Here all
+ * signals are blocked, and a fork of the caller's may keep the other end open. 0 or -errno. */
 int kept_receive(struct job *j)
 {
     nsbox_result *res = j->res;
     int fds[] = {-1, -1, -1, -1};
-    int ret = receive_fds(j->kept_pair[0], fds, j->req->flags & NSBOX_TEMPLATE ? sizeof fds / sizeof fds[0] : 1);
+    unsigned n = j->req->flags & NSBOX_TEMPLATE ? sizeof fds / sizeof fds[0] : 1;
+    int ret = receive_fds(j->kept_pair[0], fds, n, MSG_DONTWAIT);
     res->user_fd = fds[0];
     res->mnt_fd = fds[1];
     res->null_fd = fds[2];
