@@ -40,12 +40,12 @@ _OTHERS = {
     "x86_64": {
         **{"pivot_root": 155, "execveat": 322, "ppoll": 271, "prctl": 157, "umount2": 166},
         **{"write": 1, "unshare": 272, "fsopen": 430, "open_tree_attr": 467, "socketpair": 53, "recvmsg": 47},
-        **{"getpid": 39, "move_mount": 429},
+        **{"getpid": 39, "move_mount": 429, "open_tree": 428, "openat2": 437},
     },
     "aarch64": {
         **{"pivot_root": 41, "execveat": 281, "ppoll": 73, "prctl": 167, "umount2": 39},
         **{"write": 64, "unshare": 97, "fsopen": 430, "open_tree_attr": 467, "socketpair": 199, "recvmsg": 212},
-        **{"getpid": 172, "move_mount": 429},
+        **{"getpid": 172, "move_mount": 429, "open_tree": 428, "openat2": 437},
     },
 }
 NUMBERS = _OTHERS.get(platform.machine(), {})
