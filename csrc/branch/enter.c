@@ -11,7 +11,7 @@ enum { MOST_OWN = 512, UNSHARED = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CL
 
 struct entry {
     struct builder b;
-    int lifted[NSBOX_MAX_LIFTED];
+    struct lifted lifted[NSBOX_MAX_LIFTED];
     uint64_t own[MOST_OWN];
     char detail[sizeof((nsbox_result *)0)->detail]; /* of ops, which nothing reports */
     int settings;                                   /* /proc/sys/net of the branch, or -1 */
@@ -51,7 +51,7 @@ static void set_up(struct entry *e, const nsbox_branch *branch)
     b->root = b->base = b->scratch = b->masked = b->proc = b->parent = b->stdout_fd = e->settings = e->answer = -1;
     b->lifted = e->lifted;
     for (uint32_t i = 0; i < branch->n_mounts && i < NSBOX_MOST_MOUNTS; i++)
-        b->lifted[b->n_lifted++] = branch->mounts[i];
+        b->lifted[b->n_lifted++] = (struct lifted){.tree = branch->mounts[i], .onto = -1};
     b->own = e->own;
     b->max_own = MOST_OWN;
     b->new_proc = new_proc;
@@ -217,7 +217,7 @@ int32_t nsbox_branch_enter(nsbox_branch *branch)
     sys_umask(mask);
     close_interpreters(branch);
     for (uint32_t i = 0; i < e.b.n_lifted; i++) /* none, unless something has failed */
-        sys_close(e.lifted[i]);
+        sys_close(e.lifted[i].tree);
     if (ret >= 0)
         return 0;
     branch->error = -ret;

@@ -172,6 +172,9 @@ class _Split:
             covering = self.final.nearest(fresh).op
             if not isinstance(covering, ops.Tmpfs | ops.Proc):
                 raise _no(f"{op.describe()} lies in {covering.describe() if covering else fresh}")
+            beneath = self.table.above(fresh)
+            if fresh not in self.lifted.get(beneath, [fresh]):  # the one beneath would have covered it by then
+                raise _no(f"{op.describe()} lies in {covering.describe()}, in a file system made for each command")
             self.lifted[fresh].append(dest)
             self.renewed.append(ops.Lifted(0, dest))
 

@@ -95,6 +95,14 @@ def test_fresh_on_a_lifted_mount() -> None:
     )
 
 
+def test_fresh_on_fresh() -> None:
+    """What is mounted on a fresh file system goes along, unless that itself lies on another one, which covers it."""
+    plan = (ROOT, Tmpfs("/tmp"), Tmpfs("/tmp/in"))
+    assert parts(plan).renewed == (Over(plan[1]), Over(plan[2]))
+    with pytest.raises(UnavailableError, match="in a file system made for each command"):
+        parts((*plan, Bind("/x", "/tmp/in/x")))
+
+
 def test_read_only_ones_are_kept() -> None:
     """Nobody can write to it, so one is enough; what comes later on it too."""
     plan = (Tmpfs("/data"), File("/data/f", b"1"), RemountRo("/data"), RemountRo("/"))

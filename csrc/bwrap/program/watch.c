@@ -211,7 +211,7 @@ static bool may_go_on(int fd, int pid)
 /* Receives what the command shows of itself; false if there is none. */
 static bool receive(int *shown)
 {
-    int ret = receive_fds(watch.reports, shown, NSBOX_SHOWN);
+    int ret = receive_fds(watch.reports, shown, NSBOX_SHOWN, 0);
     return ret >= 0 || (ret != -EPIPE && NOTE(errno_text(-ret)));
 }
 

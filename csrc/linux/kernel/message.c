@@ -25,8 +25,8 @@ int send_fds(int socket, const int *fds, unsigned n)
 }
 
 /* Waits for a byte, and n descriptors with it, which get numbers from 3 up. Returns 0 or -errno, and then there are
- * none. -EPIPE: nobody can send any more. */
-int receive_fds(int socket, int *fds, unsigned n)
+ * none. -EPIPE: nobody can send any more. -EAGAIN: nobody has sent yet, with MSG_DONTWAIT. */
+int receive_fds(int socket, int *fds, unsigned n, int flags)
 {
     struct {
         size_t len;
@@ -37,7 +37,7 @@ int receive_fds(int socket, int *fds, unsigned n)
     struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = HEAD + sizeof *fds * n};
     int ret;
     do
-        ret = sys_recvmsg(socket, &message, 0x40000000 /* MSG_CMSG_CLOEXEC */);
+        ret = sys_recvmsg(socket, &message, MSG_CMSG_CLOEXEC | flags);
     while (ret == -EINTR);
     if (ret <= 0)
         return ret < 0 ? ret : -EPIPE;

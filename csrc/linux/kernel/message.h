@@ -6,6 +6,8 @@
 
 #include <stddef.h>
 
+enum { MSG_DONTWAIT = 0x40, MSG_CMSG_CLOEXEC = 0x40000000 };
+
 struct iovec {
     void *base;
     size_t len;
@@ -33,6 +35,6 @@ static inline int move_high(int fd)
 }
 
 int send_fds(int socket, const int *fds, unsigned n);
-int receive_fds(int socket, int *fds, unsigned n);
+int receive_fds(int socket, int *fds, unsigned n, int flags); /* flags: 0 or MSG_DONTWAIT */
 
 #endif

@@ -54,12 +54,14 @@ static int send_tree(struct job *j)
     return send_fds(j->kept_pair[1], fds, n);
 }
 
-/* Receives in the caller what the set-up has sent. 0 or -errno. */
+/* Receives in the caller what the set-up has sent: it has ended by now, so there is nothing to wait for. Here all
+ * signals are blocked, and a fork of the caller's may keep the other end open. 0 or -errno. */
 int kept_receive(struct job *j)
 {
     nsbox_result *res = j->res;
     int fds[] = {-1, -1, -1, -1};
-    int ret = receive_fds(j->kept_pair[0], fds, j->req->flags & NSBOX_TEMPLATE ? sizeof fds / sizeof fds[0] : 1);
+    unsigned n = j->req->flags & NSBOX_TEMPLATE ? sizeof fds / sizeof fds[0] : 1;
+    int ret = receive_fds(j->kept_pair[0], fds, n, MSG_DONTWAIT);
     res->user_fd = fds[0];
     res->mnt_fd = fds[1];
     res->null_fd = fds[2];
@@ -79,7 +81,7 @@ void kept_drop(nsbox_result *res)
 
 int kept_finish(struct job *j, int32_t *op)
 {
-    int ret = stamp_destinations(&j->b, j->b.plan, j->b.stamps, NSBOX_UNWATCHED, op);
+    int ret = stamp_destinations(&j->b, op);
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_HOLD, send_tree(j));
@@ -87,14 +89,11 @@ int kept_finish(struct job *j, int32_t *op)
 }
 
 /* Parks a copy of the tree: it stays as it was, except for what each command gets fresh. So only that has stamps of
- * its own: a copy of a mount has the same file system and the same root (copy_tree() of fs/namespace.c). What isn't
- * watched lies on our own file systems, and is never compared. */
+ * its own, from when it was mounted: a copy of a mount has the same file system and the same root (copy_tree() of
+ * fs/namespace.c). What isn't watched lies on our own file systems, and is never compared. */
 int park(struct job *j, int32_t *op)
 {
-    const nsbox_request *r = j->req;
-    int ret = stamp_destinations(&j->b, r->template_plan, r->park_stamps, NSBOX_WATCHED_RENEWED, op);
-    if (ret >= 0)
-        ret = net_await(j);
+    int ret = net_await(j);
     if (ret >= 0)
         ret = net_outcome(j, op); /* a command would look at this, but there is none */
     if (ret < 0)

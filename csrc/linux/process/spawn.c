@@ -167,6 +167,9 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     b->detail = req->result->detail;
     b->lifted = j->lifted;
     b->stamps = req->flags & NSBOX_TEMPLATE ? req->stamps : 0;
+    b->kept_plan = req->template_plan;
+    b->kept_stamps = req->template_plan ? req->stamps : 0;
+    b->park_stamps = req->flags & NSBOX_PARK ? req->park_stamps : 0;
 }
 _Static_assert(sizeof(struct job) % sizeof(uint64_t) == 0, "cleared by words");
 _Static_assert(sizeof(nsbox_result) % sizeof(uint64_t) == 0, "cleared by words");

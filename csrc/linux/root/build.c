@@ -152,5 +152,8 @@ int here(struct builder *b)
 int renew_root(struct builder *b, int32_t *op)
 {
     int ret = here(b);
-    return ret < 0 ? ret : carry_out(b, op);
+    if (ret >= 0)
+        ret = carry_out(b, op);
+    close_renewed(b);
+    return ret;
 }

@@ -54,8 +54,9 @@ int own_check(struct builder *b, int fd)
     int ret = is_own(b, fd);
     if (ret != 0)
         return ret < 0 ? ret : 0;
-    b->step = NSBOX_STEP_HOST;
-    return -EROFS;
+    /* In a copy of a kept tree all is made in file systems of our own, unless a directory was replaced meanwhile. */
+    b->step = b->kept_stamps ? NSBOX_STEP_STALE : NSBOX_STEP_HOST;
+    return b->kept_stamps ? -ESTALE : -EROFS;
 }
 
 int dest_find(struct builder *b, const char *path)
@@ -178,7 +179,7 @@ static const char *split(const char *path, size_t *parent)
 
 static int is_kept(const struct builder *b, const char *path, size_t len)
 {
-    if (b->parent < 0 || b->parent_len != len)
+    if (b->parent < 0 || b->parent_root != b->root || b->parent_len != len)
         return 0;
     for (size_t i = 0; i < len; i++)
         if (b->parent_path[i] != path[i])
@@ -193,6 +194,7 @@ static void keep_parent(struct builder *b, int dir, const char *path, size_t len
     if (is_own(b, dir) > 0) {
         forget_parent(b);
         b->parent = dir;
+        b->parent_root = b->root;
         b->parent_path = path;
         b->parent_len = len;
     }

@@ -28,28 +28,13 @@ static int reopen(struct builder *b, int fd)
     return at;
 }
 
-/* Copies the mounts that the op names, which lie below a file system that each command gets fresh; they go onto the
- * new one. All exist, unless the kept tree doesn't fit any more. */
-static int lift(struct builder *b, const nsbox_op *op)
-{
-    const char *path = plan_str(b->plan, op->src);
-    for (uint32_t i = 0; i < op->count; i++) {
-        TRY(b, NSBOX_STEP_SOURCE, b->n_lifted < NSBOX_MAX_LIFTED ? 0 : -E2BIG);
-        TRY(b, NSBOX_STEP_STALE,
-            b->lifted[b->n_lifted++] = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE));
-        while (*path++)
-            continue;
-    }
-    return 0;
-}
-
 static int take_lifted(struct builder *b, const nsbox_op *op)
 {
     b->step = NSBOX_STEP_SOURCE;
     if ((uint32_t)op->fd >= b->n_lifted)
         return -EINVAL;
-    int tree = b->lifted[op->fd];
-    b->lifted[op->fd] = -EINVAL;
+    int tree = b->lifted[op->fd].tree;
+    b->lifted[op->fd].tree = -EINVAL;
     return tree;
 }
 
@@ -142,13 +127,22 @@ int may_be_missing(const nsbox_op *op, int error)
     return error == -ENOTDIR && (op->flags & NSBOX_OPTIONAL) && (op->flags & NSBOX_NOFOLLOW);
 }
 
-/* Mounts the detached tree on the op's destination, which is made as a directory or a file like the tree's root. */
+/* Mounts the detached tree on the op's destination, which is made as a directory or a file like the tree's root. What
+ * was lifted goes onto the fresh file system itself: at the path of that there may be another directory by now. */
 static int place(struct builder *b, const nsbox_op *op, int tree)
 {
     unsigned mode;
     TRY(b, NSBOX_STEP_SOURCE, file_kind(tree, &mode, 0));
-    int is_dir = (mode & SYS_S_IFMT) == SYS_S_IFDIR;
-    return attach_at(b, tree, plan_str(b->plan, op->dst), is_dir ? DEST_DIR : DEST_FILE);
+    enum dest_kind kind = (mode & SYS_S_IFMT) == SYS_S_IFDIR ? DEST_DIR : DEST_FILE;
+    const char *path = plan_str(b->plan, op->dst);
+    const struct lifted *one = op->flags & NSBOX_LIFTED ? &b->lifted[op->fd] : 0;
+    if (!one || one->onto < 0)
+        return attach_at(b, tree, path, kind);
+    int root = b->root;
+    b->root = one->onto;
+    int ret = attach_at(b, tree, path + one->below, kind);
+    b->root = root;
+    return ret;
 }
 
 /* Returns the op's source, which may have been opened before: see sources.c. */
@@ -179,29 +173,35 @@ int op_bind(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-static int mount_dir(struct builder *b, const nsbox_op *op, int mount)
+/* Makes a file system for the op, and mounts it. */
+static int mount_new(struct builder *b, const nsbox_op *op, int is_own)
 {
+    int at = renewed_place(b, op);
+    int ret = at == -ENOENT ? 0 : at < 0 ? at : lift(b, op, at);
+    if (ret < 0)
+        return ret;
+    int mount = b->new_fs(b, op);
+    mount = is_own ? as_own(b, mount) : mount;
     if (mount < 0)
         return mount;
-    int ret = attach_at(b, mount, plan_str(b->plan, op->dst), DEST_DIR);
-    sys_close(mount);
+    ret = mount_renewed(b, op, at, mount);
+    keep_renewed(b, op, mount);
     return ret;
 }
 
 int op_tmpfs(struct builder *b, const nsbox_op *op)
 {
-    int ret = lift(b, op);
-    return ret < 0 ? ret : mount_dir(b, op, as_own(b, b->new_fs(b, op)));
+    return mount_new(b, op, 1);
 }
 
 int op_devpts(struct builder *b, const nsbox_op *op)
 {
-    return mount_dir(b, op, b->new_fs(b, op));
+    return mount_new(b, op, 0);
 }
 
 int op_mqueue(struct builder *b, const nsbox_op *op)
 {
-    return mount_dir(b, op, b->new_fs(b, op));
+    return mount_new(b, op, 0);
 }
 
 /* Makes kernel settings read-only that uid 0 of the machine could write by its plain file permissions, without any
@@ -228,43 +228,38 @@ static int cover_proc(struct builder *b, int proc, int all)
 /* Keeps an uncovered procfs in the mount namespace, where no process finds it: on a directory of a tmpfs that the
  * covered one is mounted on. The kernel lets a user namespace have a procfs only if it has one already of which
  * nothing is covered (mount_too_revealing() of fs/namespace.c). */
-static int keep_visible(struct builder *b, const nsbox_op *op, int proc)
+static int keep_visible(struct builder *b, const nsbox_op *op, int *at, int proc)
 {
     int under = fs_tmpfs(b, 0755, 0);
     int ret = under < 0 ? under : sys_mkdirat(under, "proc", 0755);
-    if (ret >= 0)
-        ret = attach_at(b, under, plan_str(b->plan, op->dst), DEST_DIR);
+    if (ret >= 0) {
+        ret = mount_renewed(b, op, *at, under);
+        *at = under;
+    }
     if (ret >= 0)
         ret = sys_move_mount(proc, under, "proc");
     if (ret >= 0) /* clone it now that it is mounted: detached mounts can't be cloned before Linux 6.15 */
         ret = sys_open_tree(under, "proc", OPEN_TREE_CLONE);
-    sys_close(under);
     sys_close(proc);
     return ret;
 }
 
-static int mount_proc(struct builder *b, const nsbox_op *op)
-{
-    int proc = b->new_proc(b);
-    if (proc >= 0 && op->flags & NSBOX_NESTS)
-        proc = keep_visible(b, op, proc);
-    return mount_dir(b, op, proc);
-}
-
 int op_proc(struct builder *b, const nsbox_op *op)
 {
-    int ret = lift(b, op);
+    int at = renewed_place(b, op);
+    int ret = at == -ENOENT ? 0 : at < 0 ? at : lift(b, op, at);
     if (ret < 0)
         return ret;
     b->step = NSBOX_STEP_FS;
-    ret = mount_proc(b, op);
-    if (ret < 0 || !(op->flags & (NSBOX_COVER | NSBOX_COVER_SYS)))
-        return ret;
-    int proc = dest_find(b, plan_str(b->plan, op->dst));
+    int proc = b->new_proc(b);
+    if (proc >= 0 && op->flags & NSBOX_NESTS)
+        proc = keep_visible(b, op, &at, proc);
     if (proc < 0)
         return proc;
-    ret = cover_proc(b, proc, (op->flags & NSBOX_COVER) != 0);
-    sys_close(proc);
+    ret = mount_renewed(b, op, at, proc);
+    if (ret >= 0 && op->flags & (NSBOX_COVER | NSBOX_COVER_SYS))
+        ret = cover_proc(b, proc, (op->flags & NSBOX_COVER) != 0);
+    keep_renewed(b, op, proc);
     return ret;
 }
 

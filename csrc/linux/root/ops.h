@@ -13,30 +13,42 @@
 
 enum { NOT_EARLY = -1 };
 
+/* A mount of a kept tree that goes onto a fresh file system of the copy. */
+struct lifted {
+    int tree;       /* detached; or -errno */
+    int onto;       /* the root of the file system, or -1: it goes where its path leads */
+    uint32_t below; /* how much of its path leads to that root */
+};
+
 struct builder {
     const uint8_t *plan;
-    uint32_t step;    /* enum nsbox_step of what is being done */
-    int root;         /* the sandbox's root mount; destinations resolve in it */
-    int base;         /* the tmpfs that was the root at first */
-    int scratch;      /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
-    int masked;       /* an empty file without permissions in it, or -1 */
-    int proc;         /* the caller's /proc, O_PATH */
-    int stdout_fd;    /* what descriptor 1 of the command will be */
-    uint64_t root_id; /* the mount that the root is; 0 before the pivot */
-    int *lifted;      /* mounts, NSBOX_MAX_LIFTED at most */
+    uint32_t step;         /* enum nsbox_step of what is being done */
+    int root;              /* the sandbox's root mount; destinations resolve in it */
+    int base;              /* the tmpfs that was the root at first */
+    int scratch;           /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
+    int masked;            /* an empty file without permissions in it, or -1 */
+    int proc;              /* the caller's /proc, O_PATH */
+    int stdout_fd;         /* what descriptor 1 of the command will be */
+    uint64_t root_id;      /* the mount that the root is; 0 before the pivot */
+    struct lifted *lifted; /* NSBOX_MAX_LIFTED at most */
     uint32_t n_lifted;
     nsbox_stamp *stamps; /* of a kept tree, or NULL */
-    int *early;          /* sources of the ops, opened before the root was begun: a mount or -errno each */
-    int is_early;        /* early is filled; NOT_EARLY: the op opens its source itself */
-    int skipped;         /* the current op found nothing to bind or to mask */
-    uint32_t n_data;     /* names given out in scratch */
-    uint64_t *own;       /* devices of the file systems made for this sandbox */
+    /* In a copy of a kept tree: that one's plan and stamps, and those of the copy if it is to be parked; or NULL. */
+    const uint8_t *kept_plan;
+    const nsbox_stamp *kept_stamps;
+    nsbox_stamp *park_stamps;
+    int *early;      /* sources of the ops, opened before the root was begun: a mount or -errno each */
+    int is_early;    /* early is filled; NOT_EARLY: the op opens its source itself */
+    int skipped;     /* the current op found nothing to bind or to mask */
+    uint32_t n_data; /* names given out in scratch */
+    uint64_t *own;   /* devices of the file systems made for this sandbox */
     uint32_t n_own, max_own;
     int (*new_proc)(struct builder *b); /* a detached procfs of the sandbox's pid namespace (pid1.c) */
     int (*new_fs)(struct builder *b, const nsbox_op *op); /* another file system, for the op (parallel.c) */
     int (*after_op)(struct builder *b);                   /* mediator.c */
     /* The directory that the last destination was made in, when it is ours: most ops come in families (/dev/...). */
     int parent;
+    int parent_root; /* the root that its path belongs to */
     const char *parent_path;
     size_t parent_len;
     unsigned parent_mode; /* of directories that are made on the way to a destination */
@@ -117,10 +129,19 @@ int op_loopback(struct builder *b, const nsbox_op *op);
 int stamp_source(struct builder *b, const nsbox_op *op, int tree);
 int check_device(struct builder *b, const nsbox_op *op, int tree);
 void stamp_made(struct builder *b, uint32_t i);
-int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, enum nsbox_watched least,
-                       int32_t *op);
+int is_mounting(const nsbox_op *op);
+int stamp_destinations(struct builder *b, int32_t *op);
+int stamp_renewed(const uint8_t *plan, nsbox_stamp *stamps, const char *path, int mount);
+int stamp_check(const uint8_t *plan, const nsbox_stamp *stamps, const char *path, int fd);
 int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps);
 int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps);
+
+/* renewed.c */
+int renewed_place(struct builder *b, const nsbox_op *op);
+int lift(struct builder *b, const nsbox_op *op, int place);
+int mount_renewed(struct builder *b, const nsbox_op *op, int place, int mount);
+void keep_renewed(struct builder *b, const nsbox_op *op, int mount);
+void close_renewed(struct builder *b);
 
 /* build.c: the whole root, from the new tmpfs to the pivot. *op says how far the plan got. */
 int build_root(struct builder *b, int32_t *op);

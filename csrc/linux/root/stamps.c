@@ -10,7 +10,7 @@ static uint64_t device(const struct sys_statx *st)
     return (uint64_t)st->stx_dev_major << 32 | st->stx_dev_minor;
 }
 
-static int is_mounting(const nsbox_op *op)
+int is_mounting(const nsbox_op *op)
 {
     static const uint8_t mounting[NSBOX_OP_END] = {
         [NSBOX_OP_BIND] = 1,   [NSBOX_OP_TMPFS] = 1, [NSBOX_OP_PROC] = 1, [NSBOX_OP_DEVPTS] = 1,
@@ -57,19 +57,17 @@ static int is_mount(const struct sys_statx *st)
     return (st->stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/* Records what lies where the ops have mounted something, if it is watched that closely, once all is done and "/" is
- * the new root. If a destination is reached through a symlink, a fresh mount along that way would redirect it; so
- * symlinks are refused. */
-int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, enum nsbox_watched least,
-                       int32_t *op)
+/* Records what lies where the ops have mounted something, once all is done and "/" is the new root. If a destination is
+ * reached through a symlink, a fresh mount along that way would redirect it; so symlinks are refused. */
+int stamp_destinations(struct builder *b, int32_t *op)
 {
-    for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
-        nsbox_stamp *stamp = &stamps[i];
+    for (uint32_t i = 0, n = plan_nops(b->plan); i < n; i++) {
+        nsbox_stamp *stamp = &b->stamps[i];
         struct sys_statx st;
-        if (!stamp->made || stamp->watched < least)
+        if (!stamp->made)
             continue;
         *op = (int32_t)i;
-        int fd = dest_find_plain(b, plan_str(plan, plan_op(plan, i)->dst));
+        int fd = dest_find_plain(b, plan_str(b->plan, plan_op(b->plan, i)->dst));
         if (fd < 0)
             return fd;
         int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
@@ -82,6 +80,38 @@ int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stam
     }
     *op = -1;
     return 0;
+}
+
+static int same_text(const char *a, const char *b)
+{
+    while (*a && *a == *b)
+        a++, b++;
+    return *a == *b;
+}
+
+/* Records what a copy has mounted at path instead of the kept tree's mount. */
+int stamp_renewed(const uint8_t *plan, nsbox_stamp *stamps, const char *path, int mount)
+{
+    struct sys_statx st;
+    int ret = sys_statx(mount, "", AT_EMPTY_PATH, STATX_INO, &st);
+    for (uint32_t i = 0, n = plan_nops(plan); i < n && ret >= 0; i++) {
+        if (stamps[i].watched != NSBOX_WATCHED_RENEWED || !same_text(plan_str(plan, plan_op(plan, i)->dst), path))
+            continue;
+        stamps[i].dev = device(&st);
+        stamps[i].ino = st.stx_ino;
+    }
+    return ret;
+}
+
+/* Is it what the kept tree has mounted at path? 0 or -errno. */
+int stamp_check(const uint8_t *plan, const nsbox_stamp *stamps, const char *path, int fd)
+{
+    struct sys_statx st;
+    int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st), same = 0;
+    for (uint32_t i = 0, n = plan_nops(plan); i < n && ret >= 0 && !same; i++)
+        same = stamps[i].made && stamps[i].dev == device(&st) && stamps[i].ino == st.stx_ino &&
+               same_text(plan_str(plan, plan_op(plan, i)->dst), path);
+    return ret < 0 ? ret : same && is_mount(&st) ? 0 : -ESTALE;
 }
 
 static int look(const char *path, struct sys_statx *st)

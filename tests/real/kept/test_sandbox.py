@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,32 @@ def test_limits_are_each_command_s(policy: Policy) -> None:
             process.kill()
             process.wait()
     assert (done.stdout, done.stderr) == ("all\n", "")
+
+
+NO_EXEC = """
+import os, sys, nsbox
+policy = nsbox.Policy.workspace(sys.argv[1], backend="namespaces")
+with nsbox.Sandbox(policy, stock=0) as box:
+    for _ in range(2):
+        done = box.run(["sh", "-c", "readlink /proc/1/exe || cat /proc/1/maps || echo on"], capture_output=True, text=True)
+        print(done.stdout, end="")
+        kept = box.way()._kept
+        kept._ready.append(kept._park())
+    print(os.readlink(f"/proc/self/fd/{kept._fds[-1]}").split()[0])
+"""
+
+
+@pytest.mark.as_root("sets vm.memfd_noexec, in a pid namespace of its own")
+@pytest.mark.skipif(not os.path.exists("/proc/sys/vm/memfd_noexec"), reason="Linux 6.3's")
+@pytest.mark.parametrize(("mode", "image"), [(1, "/memfd:nsbox-init"), (2, "/init")])
+def test_where_no_memfd_is_executed(workspace: Path, mode: int, image: str) -> None:
+    """The program of pid 1 is kept in a file then. Commands can't look at pid 1, whichever it is.
+
+    Control: without the file, nothing would start in mode 2, in which such a memfd can't be made.
+    """
+    control = "import os; os.memfd_create('x', os.MFD_CLOEXEC | 0x10)  # MFD_EXEC"
+    script = f'echo {mode} >/proc/sys/vm/memfd_noexec; {sys.executable} -P -c "$2" || echo none; '
+    script += f'exec {sys.executable} -P -c "$0" "$1"'
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    done = subprocess.run([*unshare, "sh", "-c", script, NO_EXEC, workspace, control], capture_output=True, text=True)
+    assert done.stdout.split() == [*["none"][: mode - 1], "on", "on", image], done.stderr

@@ -40,10 +40,12 @@ _OTHERS = {
     "x86_64": {
         **{"pivot_root": 155, "execveat": 322, "ppoll": 271, "prctl": 157, "umount2": 166},
         **{"write": 1, "unshare": 272, "fsopen": 430, "open_tree_attr": 467, "socketpair": 53, "recvmsg": 47},
+        **{"getpid": 39, "move_mount": 429, "open_tree": 428, "openat2": 437},
     },
     "aarch64": {
         **{"pivot_root": 41, "execveat": 281, "ppoll": 73, "prctl": 167, "umount2": 39},
         **{"write": 64, "unshare": 97, "fsopen": 430, "open_tree_attr": 467, "socketpair": 199, "recvmsg": 212},
+        **{"getpid": 172, "move_mount": 429, "open_tree": 428, "openat2": 437},
     },
 }
 NUMBERS = _OTHERS.get(platform.machine(), {})
@@ -124,6 +126,7 @@ class Call:
     number: int
     nth: int  # of this number by this role, from 0: the same in each run, whatever the others do meanwhile
     args: tuple[int, ...]
+    pid: int = 0  # another one in each run
 
     def is_(self, other: Call) -> bool:
         """Say whether this is the same call in another run."""
@@ -254,7 +257,7 @@ class Spawn:
             raise
         ident, pid, _, number, _, _, *args = struct.unpack("<QIIiIQ6Q", request)
         role = self._role(pid)
-        call = Call(role, number, self._made[role, number], tuple(args))
+        call = Call(role, number, self._made[role, number], tuple(args), pid)
         self._made[role, number] += 1
         self.calls.append(call)
         decision = self._decide(call, self)

@@ -1,0 +1,139 @@
+"""Directories that are replaced while a copy of a kept sandbox is made, and put back: before any of its calls."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nsbox_testing import faults
+from nsbox_testing.faults import EXIT, NUMBERS, THOROUGH, Call, Spawn, outcome
+from nsbox_testing.running import Orphans
+
+import nsbox
+from nsbox import Policy, Sandbox
+
+pytestmark = [
+    pytest.mark.skipif(not faults.is_possible(), reason="no seccomp user notification here"),
+    pytest.mark.timeout(3000 if THOROUGH else 300),
+]
+
+GETPID, MOVE_MOUNT = NUMBERS.get("getpid", -1), NUMBERS.get("move_mount", -1)
+PATHS = {MOVE_MOUNT, NUMBERS.get("open_tree"), NUMBERS.get("openat2")}  # with which it finds something by its path
+_libc = ctypes.CDLL(None, use_errno=True)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two directories change places."""
+    ret = _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    assert ret == 0, os.strerror(ctypes.get_errno())
+
+
+@pytest.fixture
+def policy(workspace: Path, tmp_path: Path) -> Policy:
+    """A fresh file system in a writable directory, with a file of the policy's on it. "b" has another's in that place."""
+    nsbox.probe()  # here, not in what is tried
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    (ours / "file").write_text("ours")
+    for name in ("a", "b"):
+        (workspace / name / "cache").mkdir(parents=True)
+    (workspace / "b/cache/fixed").mkdir()
+    (workspace / "b/cache/fixed/file").write_text("another's")
+    return Policy.layers(
+        nsbox.RoBind("/", "/"),
+        nsbox.Bind(str(workspace), str(workspace)),
+        nsbox.Tmpfs(str(workspace / "a/cache")),
+        nsbox.RoBind(str(ours), str(workspace / "a/cache/fixed")),
+        workdir=workspace,
+        backend="namespaces",
+    )
+
+
+LOOK = "cat a/cache/fixed/file; echo; ls a/cache; stat -c %d a/cache"
+
+
+def looks(policy: Policy, is_parked: bool) -> Callable[[], dict[str, Any]]:
+    """Return a function that keeps a sandbox, and tells what two commands see, each in a copy of it.
+
+    Of the fresh file system they tell whether it is the kept sandbox's, which no command may see.
+    """
+
+    def run() -> list[str]:
+        with Sandbox(policy, stock=0) as box:
+            box.run(["true"], check=True)
+            seen = []
+            for _ in range(2):
+                kept = box.way()._kept
+                assert kept is not None
+                if is_parked:
+                    kept._stock = 1
+                    kept.make_ready()
+                    kept._stock = 0
+                shared = {os.makedev(stamp.dev >> 32, stamp.dev & 0xFFFFFFFF) for stamp in kept._stamps.array}
+                done = box.run(["sh", "-c", LOOK], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                *lines, device = done.stdout.decode().split()
+                seen.append(" ".join([*lines, "shared" if int(device) in shared else "own"]))
+            return seen
+
+    return lambda: outcome(run)
+
+
+class Swap:
+    """Exchanges two directories before one call of the process that makes a copy, and again later.
+
+    first: which call, from 0; -1: none. length: how many calls later it is undone, at the latest before `end`.
+    """
+
+    def __init__(self, workspace: Path, first: int = -1, length: int = 0, end: int = 0) -> None:
+        self._places, self._first, self._length = (workspace / "a", workspace / "b"), first, length
+        self._end = end
+        self._makers: list[int] = []  # of the kept sandbox, then of a copy for a command that looks at nothing
+        self.numbers: list[int] = []  # of the calls that the next one makes
+        self.is_swapped = False
+
+    def __call__(self, call: Call, spawn: Spawn) -> None:
+        if call.number == GETPID and call.role in ("mediator", "helper") and call.pid not in self._makers:
+            self._makers.append(call.pid)  # it is the first call that it makes, and its own helpers don't make it
+        if self._makers[2:3] != [call.pid]:
+            return
+        number, is_last = len(self.numbers), call.number == EXIT
+        begins = number == self._first and not is_last
+        if begins or (self.is_swapped and (is_last or number in (self._first + self._length, self._end))):
+            exchange(*self._places)
+            self.is_swapped = not self.is_swapped
+        self.numbers.append(call.number)
+
+
+@pytest.mark.parametrize("is_parked", [False, True], ids=["anew", "ready"])
+def test_a_directory_that_is_replaced_meanwhile(
+    policy: Policy, workspace: Path, orphans: Orphans, is_parked: bool
+) -> None:
+    """Commands see the policy's file on a file system of their own, whenever it was that a directory was another.
+
+    Control: what starts while a directory is another one sees that one.
+    """
+    run, none = looks(policy, is_parked), Swap(workspace)
+    expected = Spawn(run, none).run()
+    assert expected == {"returned": ["ours fixed own"] * 2, "left": []}
+    numbers = none.numbers
+    assert numbers.count(MOVE_MOUNT) == 2  # the fresh file system, and what goes along onto it
+    last = len(numbers) - 1 - numbers[::-1].index(MOVE_MOUNT)  # soon afterwards, the command runs
+    problems = []
+    begins = [first for first in range(last + 1) if THOROUGH or numbers[first] in PATHS]
+    assert len(begins) > 5
+    for first in begins:
+        for length in (1, 2, 3, 5, 8, len(numbers)) if THOROUGH else (1, len(numbers)):
+            swap = Swap(workspace, first, length, last + 1)
+            found = Spawn(run, swap).run()
+            assert not swap.is_swapped
+            if found != expected:
+                problems.append(f"{first} ({numbers[first]}), {length}: {found}")
+    assert not problems, "\n".join(problems)
+    exchange(workspace / "a", workspace / "b")
+    assert (workspace / "a/cache/fixed/file").read_text() == "another's"
