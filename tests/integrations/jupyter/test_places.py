@@ -30,6 +30,12 @@ ATTACKS = {
     "reads the server's token": "print(open('{home}/.local/share/jupyter/runtime/jpserver-1.json').read())",
     "reads the key that signs notebooks": "print(open('{home}/.local/share/jupyter/notebook_secret').read())",
 }
+VARIABLES = {
+    "JUPYTER_DATA_DIR": ".local/share/jupyter",
+    "JUPYTER_CONFIG_DIR": ".jupyter",
+    "JUPYTER_RUNTIME_DIR": ".local/share/jupyter/runtime",
+    "IPYTHONDIR": ".ipython",
+}
 PRELUDE = "import os\ndef put(path):\n    with open(path, 'w') as file: file.write('taken')\n"
 
 
@@ -49,12 +55,12 @@ def _home(root: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home in which everything is where Jupyter has it without any variable; `contained` is installed there."""
+    """Directories as in a home, which variables name: in a real one no kernel starts. `contained` is installed there."""
     home = _home(tmp_path / "home")
-    for name in ("PATH", "DATA_DIR", "CONFIG_DIR", "RUNTIME_DIR"):
-        monkeypatch.delenv(f"JUPYTER_{name}", raising=False)
-    monkeypatch.delenv("IPYTHONDIR", raising=False)
-    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("JUPYTER_PATH", raising=False)
+    for name, place in VARIABLES.items():
+        monkeypatch.setenv(name, str(home / place))
+    monkeypatch.setenv("HOME", str(tmp_path / "real"))
     monkeypatch.chdir(home)
     install("contained", user=True, check=False)
     assert Path(KernelSpecManager().get_kernel_spec("contained").resource_dir).is_relative_to(home)
@@ -136,8 +142,11 @@ def test_notebooks_in_a_place_of_jupyters(home: Path, place: str) -> None:
     assert Options().policy_in(str(home / ".local/share/other")).read == ()
 
 
-def test_a_policy_that_opens_the_home(home: Path, tmp_path: Path) -> None:
+def test_a_policy_that_opens_the_home(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a file makes writable or readable is kept and hidden alike. The control: the policy without it."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
     (tmp_path / "p.toml").write_text(f'writable_paths = ["{home}"]\n')
     (home / "notebooks").mkdir()
     kernelspec, token = (
