@@ -169,6 +169,7 @@ int nsbox_spawn(const nsbox_request *req)
     uint32_t step;
     memset(res, 0, sizeof *res);
     res->op = res->init_pidfd = res->init_says = res->go_fd = res->pidfd = -1;
+    res->user_fd = res->mnt_fd = res->null_fd = res->image_fd = -1;
     int ret = check(req, &step);
     if (ret < 0) {
         report_pipe_drop(&pipe);

@@ -94,6 +94,7 @@ static bool prepare(struct program *p)
     r->arena_len = arena;
     r->result = (nsbox_result *)(void *)(shared + arena);
     r->result->init_pidfd = r->result->init_says = r->result->go_fd = r->result->pidfd = -1;
+    r->result->user_fd = r->result->mnt_fd = r->result->null_fd = r->result->image_fd = -1;
     if (r->pid_fd >= 0) /* otherwise processes in a joined pid namespace could trace its children */
         sys_prctl(PR_SET_DUMPABLE, 0, 0);
     return true;
