@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -79,9 +80,12 @@ def test_a_call_that_fails(policy: Policy, orphans: Orphans) -> None:
     cold = Spawn(lambda: outcome(lambda: seen(nsbox.run, policy=policy)), lambda call, spawn: None).run()["returned"]
     assert warm == copy and warm[0] == cold[0] == 0
     problems, hits = [], 0
-    for target in samples(calls, THOROUGH):
-        if target.number in faults.INFALLIBLE or (target.role == "caller" and target.number not in RECEIVING):
-            continue
+    targets = [
+        target
+        for target in samples(calls, THOROUGH)
+        if target.number not in faults.INFALLIBLE and (target.role != "caller" or target.number in RECEIVING)
+    ]
+    for target in targets if THOROUGH else targets[os.geteuid() != 0 :: 3]:  # others as another user
         failed: list[Call] = []
 
         def decide(call: Call, spawn: Spawn, target: Call = target, failed: list[Call] = failed) -> int | None:
@@ -101,4 +105,4 @@ def test_a_call_that_fails(policy: Policy, orphans: Orphans) -> None:
         elif "returned" in found and any(one not in (warm, cold) and one[0] != -9 for one in found["returned"]):
             lines = [set(one[1]) ^ set(warm[1]) for one in found["returned"]]
             problems.append(f"{target}: not the same: {lines}")
-    assert hits > 50 and not problems, "\n".join(problems)
+    assert hits > len(targets) / (2 if THOROUGH else 6) and not problems, "\n".join(problems)
