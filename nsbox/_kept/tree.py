@@ -135,7 +135,7 @@ class KeptTree:
         is_parked: bool = False,
     ) -> Request:
         user, mnt, null, image = self._fds
-        fds = (user, -1, null, -1) if is_parked else (user, mnt, null, image)
+        fds = (user, -1 if is_parked else mnt, null, image)  # the image, which the command closes
         return request_for(
             self._plan,
             ops,

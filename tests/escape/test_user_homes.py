@@ -6,7 +6,6 @@ Control: the same command in a home that its caller names once more does both.
 from __future__ import annotations
 
 import os
-import pwd
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import nsbox
 from nsbox import Policy, PolicyError
 from nsbox._config.load import loads
 from nsbox._config.write import dumps
+from nsbox._paths import user_homes
 
 ATTACK = "cat .ssh/id; echo evil >> .bashrc"
 NSBOX = (sys.executable, "-m", "nsbox")
@@ -123,15 +123,18 @@ def test_bind_mounts(home: Path, tmp_path: Path) -> None:
 
 def test_home_of_the_user_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """HOME can't make a project of the directory that passwd(5) names, nor of one that has everybody's homes in it."""
-    real = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
-    assert os.path.isdir(real) and real != "/", "this user has a home"
-    for value in (str(tmp_path), "/nonexistent", "", "relative"):
+    real = str(tmp_path / "real")  # not every user of a machine has one
+    project = tmp_path / "project"
+    os.mkdir(real)
+    project.mkdir()
+    monkeypatch.setattr(user_homes, "_home_of", lambda uid: real if uid == os.getuid() else "")
+    for value in (str(project), "/nonexistent", "", "relative"):
         monkeypatch.setenv("HOME", value)
         refusal(lambda: Policy.workspace(real))
         refusal(lambda: Policy.workspace("/home"))
     monkeypatch.delenv("HOME")
     refusal(lambda: Policy.workspace(real))
-    assert Policy.workspace(tmp_path).write == (str(tmp_path),)  # as HOME it was one
+    assert Policy.workspace(project).write == (str(project),)  # as HOME it was one
 
 
 @pytest.mark.as_root("only root works in directories of other users")

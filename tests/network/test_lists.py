@@ -190,10 +190,10 @@ until = time.monotonic() + 20
 while time.monotonic() < until and relays():
     time.sleep(0.05)
 print(relays())
-print(open(f"/proc/{init}/stat").read().split(") ")[1][0], os.listdir(f"/proc/{init}/fd"))
+print(open(f"/proc/{init}/stat").read().split(") ")[1][0])  # it is there, and waits
 keeper.communicate("")
 """
-    assert client(code) == ["[]", "S []"]
+    assert client(code) == ["[]", "S"]
 
 
 def test_a_relay_that_is_killed(client: Client) -> None:

@@ -209,7 +209,7 @@ def test_what_the_parent_has_hidden_stays_so(tmp_path: Path) -> None:
 def test_the_interpreter_stays_read_only(tmp_path: Path) -> None:
     """Where it lies in the parent's workspace, it can't be the child's to write."""
     prefix = Path(sys.prefix).resolve()
-    parent = Policy.workspace(prefix.parent)
+    parent = Policy.workspace(prefix.parent, write=[prefix.parent])  # it may have a home in it
     assert not parent.can_write(prefix / "lib/x")
     for path in (prefix, prefix / "lib"):
         with pytest.raises(PolicyError, match="is hidden from the parent, or read-only"):
