@@ -97,8 +97,11 @@ def test_ssh_takes_drop_ins(workspace: Path, tmp_path: Path, face: list[str], wh
     (ssh / "ssh_config.d/20-c.conf").symlink_to("../c.conf")
     for path in (tmp_path, *tmp_path.parents[:2]):
         path.chmod(0o755)
-    workspace.chmod(0o777)
-    become = ["setpriv", f"--reuid={who}", f"--regid={who}", "--clear-groups", "env", f"HOME={workspace}"]
+    home = tmp_path / "home"
+    for path in (home, workspace):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o777)
+    become = ["setpriv", f"--reuid={who}", f"--regid={who}", "--clear-groups", "env", f"HOME={home}"]
     look = "for h in a b c; do ssh -G $h | grep '^hostname'; done"
     run = [sys.executable, "-P", "-m", "nsbox", "run", *face, "--", "sh", "-c", look]
     done = subprocess.run(
