@@ -34,8 +34,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def example(name: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run an example as its reader would."""
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    """Run an example as its reader would: from a shell, which is small (the kernel counts its memory for the example)."""
+    command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert not check or done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
