@@ -31,8 +31,6 @@ def _fill(r: CData, q: Command, keep: list[object]) -> None:
     r.programs = _strings(q.programs, keep)
     spare = [b"sh"] if q.flags & constants.SHELL else []  # the name of a shell comes before a script's
     r.argv = _strings([*spare, *q.argv], keep) + len(spare)
-    if q.report_fd >= 0:
-        r.report_fd = q.report_fd
     r.envp = q.envp.array
     if q.cwd is not None:
         r.cwd = cwd = ffi.from_buffer("char[]", q.cwd)

@@ -108,7 +108,6 @@ class Command:
     preexec: called in the command before its exec; flags have PREEXEC then.
     inherits_env: with it, changes of preexec to the environment count, except to these variables, which the policy
         sets. None: they don't count.
-    report_fd: a socket by which that process learns that everything is set up.
     filters: installed before the plan's.
     owners: a list that receives the owners of all descriptors that the spawn leaves, before a signal handler can run.
         None: the caller gets the numbers, and owns them.
@@ -143,7 +142,6 @@ class Command:
         groups: Sequence[int] | None = None,
         preexec: Callable[[], object] | None = None,
         inherits_env: dict[bytes, bytes] | None = None,
-        report_fd: int = -1,
         filters: Sequence[bytes] = (),
         owners: list[Owner] | None = None,
     ) -> None:
@@ -152,7 +150,7 @@ class Command:
         self.umask, self.pgid = umask, pgid
         self.uid, self.gid, self.groups = uid, gid, groups
         self.preexec, self.inherits_env = preexec, inherits_env
-        self.report_fd, self.filters = report_fd, filters
+        self.filters = filters
         self.owners = owners
 
 

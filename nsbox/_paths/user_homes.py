@@ -32,7 +32,7 @@ def check_workspace(root: str, named: Iterable[str], *, field: str = "write", in
     root: the workspace, an absolute path without links.
     named: the paths that the caller names besides.
     field: the field that has these, or the key of a configuration file. "read": the workspace is read-only.
-    instead: what a caller does who means it. Default: name it in that field too.
+    instead: what to do if it is meant. Default: name it in that field too.
     """
     if any(is_below(root, path) for path in named):
         return
