@@ -45,7 +45,7 @@ class FileTools:
             return self._files()
         from nsbox._filetools.files import Account
 
-        return Account(self._files(), tool, paths)
+        return Account(self._files(), tool, paths, self.policy.workdir)
 
     # ---- questions, as those of Policy
 

@@ -166,6 +166,7 @@ def _on_the_way(policy: Policy, stderr: str, cwd: str | None, network: NetworkRe
     if refused:
         found = _paths(view(policy), refused, cwd or policy.workdir or "/")
         yield from (hint for hint in found if hint.kind in ("outside", "read-only"))
+    yield from limited(policy, "\n".join(lines))
     if isinstance(policy.network, Network):
         if any(symptoms.NETWORK.search(line) for line in lines):
             yield from network_hints(policy.network, network.events)

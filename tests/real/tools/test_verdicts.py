@@ -118,7 +118,7 @@ def used(seconds: float, cause: str = "signal", oom_kills: int = 0) -> Usage:
     [
         (Limits(cpu_seconds=10), -9, used(9.4), "cpu_seconds=10"),
         (Limits(cpu_seconds=10), 137, used(9.4), "cpu_seconds=10"),
-        (Limits(cpu_seconds=10), -9, used(1), "something killed it"),
+        (Limits(cpu_seconds=10), -9, used(1), "killed by SIGKILL: it may have sent that itself"),
         (Limits(total_memory="1G"), -9, used(1, "limit", 1), "total_memory=1073741824"),
         (Limits(total_memory="1G"), 2, used(1, "exit", 1), "total_memory=1073741824"),
         (Limits(total_memory="1G", cpu_seconds=1), 137, used(3, "exit", 1), "total_memory"),
