@@ -157,7 +157,7 @@ def reasons(
 
 
 def _on_the_way(policy: Policy, stderr: str, cwd: str | None, network: NetworkRecord) -> Iterator[Hint]:
-    """Yield what was refused, or limited, in a line whose last command succeeds, as in `cat .env; ls` and `curl URL || true`.
+    """Yield what was refused, or limited, in a line that succeeds at last, as in `cat .env; ls` and `curl URL || true`.
 
     It is what programs complain of to stderr. A program that does without a file, or a host, says nothing of that.
     """
