@@ -178,7 +178,7 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
         usage = process.sandbox.usage
         seconds = usage.user + usage.system
         is_late |= seconds > problem.seconds or usage.cause == "limit"
-        memory = usage.max_rss if usage.max_rss > own_memory() else 0
+        memory = usage.max_rss if usage.is_rss_own else 0
         verdict = ended_badly(process.returncode, is_late, memory, place, problem)
         detail = ""
         if verdict is None:

@@ -155,7 +155,8 @@ class Python:
         code: as after `python -c`. The value of a last line that is an expression is in the record.
         inputs: a mapping of variables for the code; the values are JSON's. Default: None.
         args: a list of str, which becomes sys.argv[1:]. Default: none.
-        timeout: seconds, after which everything is ended. Default: None, for no limit.
+        timeout: seconds, after which everything is ended. They begin when the interpreter is ready: its own start has
+            start_timeout. Default: None, for no limit.
         grace: seconds from SIGTERM to SIGKILL then, from 0 to 600. Default: 2.
         cwd, env, input, secrets, max_output, cancel, on_output: as for Sandbox.shell(). Secrets are masked in all that
             the code puts into the record, as in its output.

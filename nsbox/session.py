@@ -242,7 +242,8 @@ class Session(Commands, FileTools):
 
         keep: True begins with the directory and the exported variables with which the last command with keep=True
             ended, as one continuing shell would. A shell that is killed, or that replaces itself by exec, leaves these
-            as they were. The shell needs POSIX's trap, which fish, for one, lacks. Default: False.
+            as they were. Other commands and the file tools go by the policy's workdir. The shell needs POSIX's trap,
+            which fish, for one, lacks. Default: False.
         command, shell_path, check, options: as for Sandbox.shell().
 
         Raises what Sandbox.shell() raises, and AccessError if that directory is gone; cwd= begins in another one.

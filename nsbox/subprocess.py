@@ -161,7 +161,7 @@ def run(
         try:
             stdout, stderr = process.communicate(input, timeout=timeout)
         except TimeoutExpired:
-            process.mark_late()
+            process.mark_early()
             if grace:
                 process.ask_to_end(patiently=True)
                 with suppress(TimeoutExpired):  # communicate() goes on reading its pipes
@@ -195,7 +195,7 @@ def call(
         try:
             return process.wait(timeout=timeout)
         except TimeoutExpired:
-            process.mark_late()
+            process.mark_early()
             process.kill(grace=grace)
             raise
         except BaseException:  # also TimeoutExpired and KeyboardInterrupt; __exit__ waits

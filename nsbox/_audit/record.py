@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import os
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 from nsbox._audit import policies
 from nsbox._audit.redaction import MOST_WORDS, redacted, words
 from nsbox._base.stdlib import RLock
+from nsbox._lifetime import ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,6 @@ SCHEMA = "nsbox.audit/1"
 MOST_CONTACTS = 20  # that a network list refused, or on_connect allowed, in the record of a command's end
 MOST_CHANGES = 100  # of a commit; and paths of a file tool
 MOST_HINTS = 20
-_OWN = "[a program of nsbox's]"
 _NODE = os.uname().nodename
 
 
@@ -76,7 +75,9 @@ def command(story: Story) -> dict[str, Any]:
     scrub = None if story.call is None else story.call.scrub
     argv = [_decoded(word) for word in story.argv[:MOST_WORDS]]
     if story.kind == "interpreter":  # a text of nsbox's own, the same each time
-        argv = [_OWN if "\n" in word else word for word in argv]
+        argv = [_purpose(word) if "\n" in word else word for word in argv]
+    elif story.call is not None and isinstance(story.call.shown, str) and argv[-2:-1] == ["-c"]:
+        argv[-1] = story.call.shown  # a session's shell is given more, to report its directory and variables
     facts: dict[str, Any] = {
         "kind": story.kind,
         "program": redacted(_decoded(story.program), scrub),
@@ -90,6 +91,12 @@ def command(story: Story) -> dict[str, Any]:
     if story.plan is not None:
         facts["backend"] = story.plan.backend
     return facts
+
+
+def _purpose(text: str) -> str:
+    """Return what a program of nsbox's own is for, from its docstring."""
+    first, _, _ = text.strip('"').partition(":")
+    return f"[a program of nsbox's: {first[:1].lower()}{first[1:]}]"
 
 
 def start(story: Story) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def type_name(error: BaseException) -> str:
 def end(story: Story) -> dict[str, Any]:
     """Return what is said of a command that is over."""
     popen = story.popen
-    sandbox, status = popen.sandbox, popen.returncode
+    sandbox = popen.sandbox
     usage = sandbox.usage
     facts: dict[str, Any] = {
         "kind": story.kind,
@@ -126,34 +133,15 @@ def end(story: Story) -> dict[str, Any]:
         "pid": popen.pid,
         "backend": sandbox.backend,
         "began": stamp(story.began_ns),
-        "status": status,
-        "signal": signal_name(status),
-        "cause": "unknown" if usage is None else usage.cause,
+        **ends.words(popen.returncode, "unknown" if usage is None else usage.cause),
     }
     if usage is not None:
         facts["seconds"] = round(usage.wall, 6)
-        facts["usage"] = {
-            "user": round(usage.user, 6),
-            "system": round(usage.system, 6),
-            "max_rss": usage.max_rss,
-            "memory_peak": usage.memory_peak,
-            "oom_kills": usage.oom_kills,
-            "complete": usage.is_complete,
-        }
+        facts["usage"] = usage.as_dict()
     record = sandbox.network
     if record.tally or record.events or record.lost or record.granted:
         facts["network"] = _network(record, story.call)
     return facts
-
-
-def signal_name(status: int | None) -> str | None:
-    """Return the name of the signal that a status stands for; None if it stands for none."""
-    if status is None or status >= 0:
-        return None
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"SIG{-status}"
 
 
 def _network(record: NetworkRecord, call: Call | None) -> dict[str, Any]:
@@ -200,7 +188,7 @@ def noted(event: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {"pid": facts["pid"], "code": redacted(facts["code"])}
     if event == "files":
         paths = [redacted(os.fsdecode(path)) for path in facts["paths"][:MOST_CHANGES]]
-        told = {"tool": facts["tool"], "count": len(facts["paths"]), "paths": paths}
+        told = {"tool": facts["tool"], "count": len(facts["paths"]), "paths": paths, "cwd": facts["cwd"]}
         return told | {"error": None if facts["error"] is None else _failure(facts["error"])}
     changes = facts["changes"]
     rows = [

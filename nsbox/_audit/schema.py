@@ -6,9 +6,10 @@ from typing import Any
 
 from nsbox._audit.line import MOST_LINE
 from nsbox._audit.record import SCHEMA
+from nsbox._lifetime.ends import CAUSES
+from nsbox._lifetime.usage import usage_schema
 
 _KINDS = ("command", "session", "transaction", "task", "python", "kernel", "interpreter", "sandbox")
-_CAUSES = ("exit", "signal", "timeout", "limit", "unknown")
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _TEXT_OR_NONE: dict[str, Any] = {"type": ["string", "null"]}
@@ -37,16 +38,7 @@ _POLICY = _object(
         "write": _TEXTS,
     }
 )
-_USAGE = _object(
-    {
-        "user": _NUMBER,
-        "system": _NUMBER,
-        "max_rss": _COUNT,
-        "memory_peak": {"type": ["integer", "null"]},
-        "oom_kills": _COUNT,
-        "complete": {"type": "boolean"},
-    }
-)
+_USAGE = usage_schema()
 _CONTACT = _object(
     {
         "kind": _TEXT,
@@ -85,9 +77,9 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "pid": _PID,
             "backend": _TEXT,
             "began": _TIME,
-            "status": {"type": "integer"},
+            "status": {"type": ["integer", "null"]},
             "signal": _TEXT_OR_NONE,
-            "cause": {"enum": [*_CAUSES]},
+            "cause": {"enum": [*CAUSES]},
         },
         {"seconds": _NUMBER, "usage": _USAGE, "network": _NETWORK},
     ),
@@ -100,7 +92,16 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "code": ({"pid": _PID, "code": _TEXT}, {}),
-    "files": ({"tool": _TEXT, "count": _COUNT, "paths": _TEXTS, "error": {"anyOf": [_ERROR, {"type": "null"}]}}, {}),
+    "files": (
+        {
+            "tool": _TEXT,
+            "count": _COUNT,
+            "paths": _TEXTS,
+            "cwd": _TEXT_OR_NONE,
+            "error": {"anyOf": [_ERROR, {"type": "null"}]},
+        },
+        {},
+    ),
     "commit": ({"workspace": _TEXT, "count": _COUNT, "changes": {"type": "array", "items": _CHANGE}}, {}),
 }
 

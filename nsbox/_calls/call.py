@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from functools import partial
@@ -22,7 +21,7 @@ from nsbox._calls.inlet import Inlet
 from nsbox._calls.output import MOST_OUTPUT, Output
 from nsbox._calls.record import ToolResult
 from nsbox._calls.token import CancelToken
-from nsbox._lifetime import kills
+from nsbox._lifetime import ends, kills
 from nsbox._logs import observers
 from nsbox._paths.resolution import absolute
 from nsbox._tools import arguments, hints
@@ -132,7 +131,7 @@ class Call:
         self._process: Popen[bytes]
         self._exchange: Exchange
         self._shell: str | None = None
-        self._began = time.monotonic()
+        self._began = self._timed_from = time.monotonic()
         self.inlet = Inlet(data, stays_open=open_stdin)
         self._told: observers.Call | None = None  # if somebody listens
 
@@ -182,6 +181,7 @@ class Call:
             self.inlet.close()
             raise
         self._take_streams()
+        self._timed_from = time.monotonic()  # what is made before, such as a warm interpreter, isn't the command's time
         return None
 
     @contextlib.contextmanager
@@ -214,7 +214,7 @@ class Call:
     def attend(self) -> ToolResult:
         """Give the started command its input, read its output, and end it if its time is up; return what it did."""
         process, exchange, ending, background = self._process, self._exchange, None, None
-        deadline = None if self._timeout is None else self._began + self._timeout
+        deadline = None if self._timeout is None else self._timed_from + self._timeout
         with process:
             try:
                 if not exchange.run(deadline, self._shall_stop if self._can_cancel else None):
@@ -240,8 +240,7 @@ class Call:
     def _end(self, exchange: Exchange) -> Ending:
         """End the command and everything that it has started; return how."""
         process, is_cancelled = self._process, self._shall_stop()
-        if not is_cancelled:
-            process.mark_late()
+        process.mark_early("cancelled" if is_cancelled else "timeout")
         by, grace = "SIGKILL", 0.0 if self._is_hurried else self._grace
         if grace:
             process.ask_to_end(patiently=True)
@@ -257,7 +256,7 @@ class Call:
         stdout, stderr = (output.text() for output in self._outputs)
         status, sandbox = self._process.wait(), self._process.sandbox
         if ending is not None:
-            status = status or -signal.SIGTERM  # it handled SIGTERM and exited with 0, but hasn't done its work
+            status = ends.returncode(status, ending.cause)
         why = hints.reasons(
             self._policy,
             status,

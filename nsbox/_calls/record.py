@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._lifetime import ends
 from nsbox._network.log import NetworkRecord
 
 if TYPE_CHECKING:
@@ -65,16 +65,11 @@ class ToolResult(Frozen):
     @property
     def signal(self) -> str | None:
         """The name of the signal that ended it, such as "SIGKILL"."""
-        if self.returncode >= 0:
-            return None
-        try:
-            return signal.Signals(-self.returncode).name
-        except ValueError:
-            return f"SIGRTMIN+{-self.returncode - signal.SIGRTMIN}"
+        return ends.signal_name(self.returncode)
 
     @property
     def cause(self) -> Cause:
-        """Why it ended: as Usage.cause, or "cancelled", or "not-started" for a program that can't be started."""
+        """Why it ended: as Usage.cause, or "not-started" for a program that can't be started."""
         if self.cancelled:
             return "cancelled"
         if self.timed_out:
@@ -91,9 +86,7 @@ class ToolResult(Frozen):
         network = self.network
         return {
             "schema": SCHEMA,
-            "status": self.returncode if self.returncode >= 0 else None,
-            "signal": self.signal,
-            "cause": self.cause,
+            **ends.words(self.returncode, self.cause),
             "timed_out": self.timed_out,
             "cancelled": self.cancelled,
             "ended_by": self.ended_by,

@@ -121,6 +121,13 @@ def wait(pid: int, flags: int) -> tuple[int, int, resource.struct_rusage | None]
     return os.wait4(pid, flags | abi.WALL)
 
 
+def callers_rss() -> int:
+    """Return ru_maxrss of this process so far; that of its children isn't less, since it counts from before exec."""
+    import resource  # wait4() has imported it
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 _GET_INFO, _EXIT = 0xC040FF0B, 1 << 3  # PIDFD_GET_INFO and PIDFD_INFO_EXIT of <linux/pidfd.h>
 _INFO = 64  # bytes of a struct pidfd_info, of which the last word is the wait status
 

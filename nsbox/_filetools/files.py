@@ -298,11 +298,13 @@ def is_same(one: os.stat_result, other: os.stat_result) -> bool:
 class Account:
     """The Files of one call, as a context manager. At its end, observers hear of its paths and its error.
 
-    They never hear what is in the files.
+    They never hear what is in the files. cwd: where relative paths count from.
     """
 
-    def __init__(self, files: contextlib.AbstractContextManager[Files], tool: str, paths: Sequence[Path]) -> None:
-        self._files, self._tool, self._paths = files, tool, paths
+    def __init__(
+        self, files: contextlib.AbstractContextManager[Files], tool: str, paths: Sequence[Path], cwd: str | None
+    ) -> None:
+        self._files, self._tool, self._paths, self._cwd = files, tool, paths, cwd
 
     def __enter__(self) -> Files:
         try:
@@ -323,4 +325,4 @@ class Account:
             self._tell(error)
 
     def _tell(self, error: BaseException | None) -> None:
-        observers.note("files", "", tool=self._tool, paths=self._paths, error=error)
+        observers.note("files", "", tool=self._tool, paths=self._paths, cwd=self._cwd, error=error)

@@ -1,7 +1,8 @@
-"""What the interpreter is started with: `python -I -c TEXT CONFIG_FD`. It loads the other modules from their archive.
+"""The warm interpreter, which all code branches off from: `python -I -c TEXT CONFIG_FD`.
 
-They share builtins of their own, so that code that empties `builtins` doesn't take these functions' len() away. Their
-files have names that no other code has: exceptions.py cuts their frames out of tracebacks.
+It loads the other modules from their archive. They share builtins of their own, so that code that empties `builtins`
+doesn't take these functions' len() away. Their files have names that no other code has: exceptions.py cuts their frames
+out of tracebacks.
 """
 
 import builtins

@@ -180,6 +180,7 @@ class Branch:
         if self._prelude is not None:
             if self._runs.begin(self._prelude):
                 self._prelude = None
+                self._line.send({"id": frame.get("id"), "prepared": True})
             if _getpid() != self._runs.pid:  # what was done has forked
                 self._leave(0)
         self._functions.begin(self._line, frame)

@@ -44,9 +44,14 @@ def _flag(description: str) -> dict[str, Any]:
     return {"type": "boolean", "description": description}
 
 
-_PATH = _text("A path as commands see it. A relative one counts from the working directory.")
+_PATH = _text(
+    "A path as commands see it. A relative one counts from the sandbox's working directory, whatever a `cd` did."
+)
 _LINE = _text("A command line for the shell, which is bash where the sandbox has it.")
-_CWD = _text("A directory. Default: the working directory.")
+_CWD = _text(
+    "A directory. A relative one counts from the sandbox's working directory, which is the default; a `cd` of an "
+    "earlier command changes neither."
+)
 _JOB = _number("The number of the job.", 1, 1 << 31)
 _SECONDS = {
     "type": "number",

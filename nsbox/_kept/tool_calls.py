@@ -71,7 +71,7 @@ class ToolCalls(Keeper):
         command: the line.
         shell_path: another shell, as a path in the sandbox, which reads a line after -c. Default: None, for the
             policy's.
-        timeout: seconds, after which everything is ended. Default: None, for no limit.
+        timeout: seconds from the command's start, after which everything is ended. Default: None, for no limit.
         grace: seconds from SIGTERM to SIGKILL then, from 0 to 600. Default: 2.
         cwd: a directory in the sandbox; a relative path counts from the policy's workdir. Default: None, for the
             workdir.

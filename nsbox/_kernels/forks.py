@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nsbox._base.owners import Owner
     from nsbox._kernels.exchange import KernelExchange
     from nsbox._kernels.process import KernelProcess
+    from nsbox._lifetime.ends import Early
 
 _PATIENCE = 60.0  # seconds until a fork exists: the machine may be very busy
 _REAPED = 5.0  # seconds, after a fork's end, until it must be known how it has ended
@@ -80,7 +81,8 @@ class ForkProcess:
     def __init__(self, command: ForkCommand, limits: dict[str, tuple[int, int]]) -> None:
         """Give it its streams, so that it can begin. limits: its kernel's. Raises OSError and Lost."""
         self._command, self.limits, self._began = command, limits, time.monotonic()
-        self._is_late = self._is_closed = self._has_killed = False
+        self._early: Early | None = None
+        self._is_closed = self._has_killed = False
         self.forks: weakref.WeakSet[ForkProcess] = weakref.WeakSet()
         self._lock = RLock()  # its kernel's thread may end it too
         self._pidfd = command.owners[0].fileno()
@@ -133,16 +135,16 @@ class ForkProcess:
         """Return whether it has ended."""
         return orphans.is_readable(self._pidfd)
 
-    def kill(self, *, is_late: bool) -> None:
-        """End it and what it has started, and return when it has gone. Any thread may. Raises KillError."""
+    def kill(self, *, early: Early | None = None) -> None:
+        """End it and what it has started, and return when it has gone. early: why. Any thread may. Raises KillError."""
         with self._lock:
             if not self._is_closed:
-                self._is_late = self._is_late or is_late
+                self._early = self._early or early
                 self._kill()
 
     def _kill(self) -> None:
         for fork in tuple(self.forks):
-            fork.kill(is_late=False)
+            fork.kill()
         self._has_killed = self._has_killed or not self.has_ended()
         kill = kills.Kill()
         below = _end_descendants(self._pidfd, self.pid)
@@ -169,7 +171,7 @@ class ForkProcess:
             user=0.0 if used is None else used.user_us / 1e6,
             system=0.0 if used is None else used.system_us / 1e6,
             max_rss=0 if used is None else used.max_rss,
-            cause="unknown" if status is None else cause(code, self._is_late, self.limits, seconds),
+            cause=self._early or ("unknown" if status is None else cause(code, False, self.limits, seconds)),
             is_complete=False,
         )
         return code, usage

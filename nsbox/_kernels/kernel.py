@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nsbox._handles.stream import StreamEvent
     from nsbox._kernels.process import KernelProcess
     from nsbox._leaks.scrub import Scrubber
+    from nsbox._lifetime.ends import Early
     from nsbox._policy.policy import Policy
     from nsbox._python.result import PythonResult
 
@@ -108,7 +109,7 @@ class PythonKernel:
             self._exchange.begin(self._pending)
             reader().begin()
         except BaseException:
-            process.kill(is_late=False)
+            process.kill()
             process.close()
             raise
         process.line.takes_calls = bool(self._functions)
@@ -228,7 +229,7 @@ class PythonKernel:
                     with self._signal_lock:
                         self._call = None
                 if outcome.is_last:
-                    self._end(outcome.problem, is_late=outcome.stop is not None and outcome.stop.cause == "timeout")
+                    self._end(outcome.problem, early=None if outcome.stop is None else outcome.stop.cause)
                 elif call.has_signalled:
                     self._sync(process)
                 for output in call.outputs:
@@ -323,16 +324,16 @@ class PythonKernel:
 
     # ---- its end
 
-    def _end(self, problem: str = "", *, is_late: bool = False) -> None:
+    def _end(self, problem: str = "", *, early: Early | None = None) -> None:
         """End the process, if it hasn't ended, and remember how."""
         process = self._process
         if process is None:
             return
         was_alive = not process.has_ended()
         reader().remove(process.pipes)
-        process.kill(is_late=is_late)
+        process.kill(early=early)
         for fork in tuple(process.forks):  # if this is a fork that has exited by itself
-            fork.kill(is_late=False)
+            fork.kill()
         self._exchange.drain_rest()
         status, usage = process.outcome()
         self._fate = Fate(status, usage, problem if was_alive else "", not was_alive and self._is_orphan())

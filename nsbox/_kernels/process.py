@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nsbox._base.owners import Owner
     from nsbox._interpreter.branch import BranchCommand
     from nsbox._kernels.forks import ForkProcess
+    from nsbox._lifetime.ends import Early
     from nsbox._popen.popen import Popen
     from nsbox._python.line import BranchLine
 
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
         def has_ended(self) -> bool:
             """Return whether it has ended."""
 
-        def kill(self, *, is_late: bool) -> None:
-            """End all of it, and return when nothing is left. is_late: for a time limit. Raises KillError."""
+        def kill(self, *, early: Early | None = None) -> None:
+            """End all of it, and return when nothing is left. early: why, before its own end. Raises KillError."""
 
         def outcome(self) -> tuple[int, Usage | None]:
             """Return how it has ended, as Popen.returncode, and what it has used. Only after kill()."""
@@ -105,10 +106,10 @@ class BranchProcess:
         """Return whether it has ended."""
         return self._branch.ends_within(0)
 
-    def kill(self, *, is_late: bool) -> None:
-        """End all of it, and return when nothing is left. Raises KillError."""
-        if is_late:
-            self._process.mark_late()
+    def kill(self, *, early: Early | None = None) -> None:
+        """End all of it, and return when nothing is left. early: why. Raises KillError."""
+        if early is not None:
+            self._process.mark_early(early)
         if not self.has_ended():
             self._process.kill()
         self._process.wait()

@@ -110,9 +110,7 @@ def _usage(facts: CallFacts) -> Usage | None:
     usage = facts.usage if facts.fate is None else facts.fate.usage
     if usage is None or facts.stop is None:
         return usage
-    if facts.stop.cause == "timeout":
-        return replace(usage, cause="timeout")
-    return usage if facts.fate is not None else replace(usage, cause="signal")
+    return replace(usage, cause=facts.stop.cause)
 
 
 def record(policy: Policy, facts: CallFacts, outputs: tuple[Output, Output]) -> PythonResult:

@@ -71,7 +71,7 @@ def begun(supply: Supply, policy: Policy, wish: KernelWish) -> BranchProcess:
     try:
         _await_begin(made, policy, cwd)
     except BaseException:
-        made.kill(is_late=False)
+        made.kill()
         made.close()
         raise
     return made

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._core.command import SessionCommand
+    from nsbox._lifetime.ends import Early
     from nsbox._plan.plan import Plan
 
 
@@ -38,15 +39,15 @@ class Grace:
     _timed_out: bool
     _last_signal: int
 
-    _is_late = False  # it was ended after a time limit, by a signal that it may have survived or handled
+    _early: Early | None = None  # why it was ended, by a signal that it may have survived or handled
     _is_asked = False  # it was asked to end: whatever outlives the command has time to end in order
     _is_patient = False  # that time has no limit, unless a kill ends it
     _command_ended: float | None = None  # when that was seen, of a command whose process group was asked to end
     _has_other_ids = False  # its ids aren't those of the rest of the sandbox
 
-    def mark_late(self) -> None:
-        """Note that its time is over: the next signal is meant to end it."""
-        self._is_late = True
+    def mark_early(self, why: Early = "timeout") -> None:
+        """Note that its time is over, or that it is cancelled: the next signal is meant to end it."""
+        self._early = self._early or why
 
     @property
     def is_in_session(self) -> bool:

@@ -81,6 +81,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _last_signal = 0  # the last one that was sent after a TimeoutExpired
     _ended = 0.0
     _rusage: resource.struct_rusage | None = None  # of the command
+    _callers_rss = 0  # ru_maxrss of this process, with which the command's began
     _last_word = b""  # of the init, about the others
     _leaf: Leaf | None = None  # the sandbox's cgroup
     _spent: Spent | None = None  # what the cgroup reported at the end
@@ -207,7 +208,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 pid, status, rusage = self.pid, self._lost_status(), None
             if pid != self.pid:
                 return pid, status
-            self._rusage = rusage
+            self._rusage, self._callers_rss = rusage, orphans.callers_rss()
             orphans.commands.discard(self.pid)
             self._raw_status = self._status_inside(status) if self._plan.wrapper else status
         if not wait_flags & os.WNOHANG:

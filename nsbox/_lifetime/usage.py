@@ -6,16 +6,16 @@ import signal
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._core import abi
+from nsbox._lifetime.ends import CAUSES
 
 if TYPE_CHECKING:
     import resource
-    from typing import Any, Literal
+    from typing import Any
 
     import psutil
 
     from nsbox._core.command import Spent, Used
-
-    Cause = Literal["exit", "signal", "timeout", "limit", "unknown"]
+    from nsbox._lifetime.ends import Cause
 
 _SLACK = 0.85  # of a limit: the kernel counts ticks for it, while getrusage(2) is scaled by the scheduler's figures
 _OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
@@ -27,11 +27,11 @@ class Usage(Frozen):
 
     wall: seconds from before Popen() until its end was noticed.
     user, system: seconds of processor time.
-    max_rss: bytes of memory of the largest process (getrusage(2), ru_maxrss). It is never less than the caller's own
-        process had used at the spawn, since the kernel counts a command's memory from before its exec.
-    cause: why it ended: "exit", "signal", "timeout" (it was ended after a time limit), "limit" (one of Policy.limits
-        killed it) or "unknown" (other code has reaped it, or SIGCHLD is ignored and the kernel is older than Linux
-        6.15; the exit status is 255 then).
+    max_rss: bytes of memory of the largest process (getrusage(2), ru_maxrss), if is_rss_own. The kernel counts a
+        command's memory from before its exec, so it is never less than the caller's own process had used at the spawn.
+    cause: why it ended: "exit", "signal", "timeout" (it was ended after a time limit), "cancelled" (a tool call was),
+        "limit" (one of Policy.limits killed it) or "unknown" (other code has reaped it, or SIGCHLD is ignored and the
+        kernel is older than Linux 6.15; the exit status is 255 then).
     is_complete: whether user, system and max_rss count everything that wait4(2) counts (not children of a process that
         ignores SIGCHLD). They don't if other code reaped the command (SIGCHLD ignored, asyncio's own child watchers).
         They don't if the sandbox's init was killed, or couldn't kill everything (processes of other ids). Nor do they
@@ -40,6 +40,8 @@ class Usage(Frozen):
         of them end in a tenth of a second, which a machine under load may not allow.
     memory_peak: bytes of memory of all processes together, at most. None unless Policy.limits requires a cgroup.
     oom_kills: how many processes the kernel has killed because of Limits.total_memory.
+    is_rss_own: whether max_rss is what a process of the command has used. If False, it is the caller's own, and the
+        command has used at most that.
     """
 
     wall: float
@@ -50,16 +52,40 @@ class Usage(Frozen):
     is_complete: bool
     memory_peak: int | None = None
     oom_kills: int = 0
+    is_rss_own: bool = True
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as values for JSON: seconds of processor time, bytes of memory, and why the command ended."""
+        """Return it as values for JSON, as all records have it: seconds, bytes of memory, and why the command ended.
+
+        `cpu` is the sum of `user` and `system`.
+        """
         return {
-            "cpu": round(self.user + self.system, 3),
+            "wall": round(self.wall, 6),
+            "user": round(self.user, 6),
+            "system": round(self.system, 6),
+            "cpu": round(self.user + self.system, 6),
             "max_rss": self.max_rss,
+            "rss_own": self.is_rss_own,
             "memory_peak": self.memory_peak,
+            "oom_kills": self.oom_kills,
             "cause": self.cause,
             "complete": self.is_complete,
         }
+
+
+def usage_schema() -> dict[str, Any]:
+    """Return the JSON Schema of Usage.as_dict()."""
+    count, flag = {"type": "integer", "minimum": 0}, {"type": "boolean"}
+    properties: dict[str, Any] = {
+        **{name: {"type": "number", "minimum": 0} for name in ("wall", "user", "system", "cpu")},
+        "max_rss": count,
+        "rss_own": flag,
+        "memory_peak": {"type": ["integer", "null"]},
+        "oom_kills": count,
+        "cause": {"enum": [*CAUSES]},
+        "complete": flag,
+    }
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def reaches(cpu_seconds: float, limit: int | None) -> bool:
@@ -93,19 +119,23 @@ def usage(
     limits: dict[str, tuple[int, int]],
     spent: Spent | None = None,
     known: Cause | None = None,
+    callers_rss: int = 0,
 ) -> Usage:
     """Return the sum of the command's rusage and of what the sandbox's init reported about the others.
 
     others: None if the init reported nothing.
     known: the cause, if it need not be found out.
+    callers_rss: ru_maxrss of the process that the command was spawned from, which the command's begins with.
     """
     user = command.ru_utime if command else 0.0
     system = command.ru_stime if command else 0.0
     rss = command.ru_maxrss * abi.RSS_UNIT if command else 0
+    is_rss_own = command is None or command.ru_maxrss > callers_rss
     oom_kills = spent.oom_kills if spent else 0
     why = known or cause(status, timed_out, limits, user + system, oom_kills)
     if others is not None:
         user, system = user + others.user_us / 1e6, system + others.system_us / 1e6
+        is_rss_own = is_rss_own or others.max_rss >= rss
         rss = max(rss, others.max_rss)
     peak = spent.memory_peak if spent else None
     return Usage(
@@ -117,6 +147,7 @@ def usage(
         is_complete=command is not None and others is not None,
         memory_peak=peak,
         oom_kills=oom_kills,
+        is_rss_own=is_rss_own,
     )
 
 

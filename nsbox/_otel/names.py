@@ -37,9 +37,6 @@ NETWORK_VERDICTS = "nsbox.network.verdicts"
 BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 VARIABLES = ("TRACEPARENT", "TRACESTATE")
 
-# What error.type can be for a command that has started; for one that hasn't, it is the exception's class.
-ERRORS = {"exit": "exit", "signal": "signal", "timeout": "timeout", "limit": "limit", "unknown": "unknown"}
-
 
 def executable(story: Story) -> str:
     """Return the name of a command's program, without its directory and without what isn't visible."""

@@ -16,6 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from nsbox._audit import policies, record
+from nsbox._lifetime import ends
 from nsbox._logs import logger
 from nsbox._otel import names
 
@@ -121,18 +122,19 @@ class Telemetry:
 
     def _ended(self, story: Story) -> None:
         span = self._spans.pop(story.id, trace.INVALID_SPAN)
-        sandbox, status = story.popen.sandbox, story.popen.returncode
+        sandbox = story.popen.sandbox
         usage = sandbox.usage
         cause = "unknown" if usage is None else usage.cause
+        status = ends.returncode(story.popen.returncode, cause)
         common = self._common(story)
         self._active.add(-1, common)
         outcome = common | {names.CAUSE: cause}
         span.set_attributes({names.EXIT_CODE: names.exit_code(status), names.CAUSE: cause})
-        if (name := record.signal_name(status)) is not None:
+        if (name := ends.signal_name(status)) is not None:
             span.set_attribute(names.SIGNAL, name)
         if status != 0:
-            outcome[names.ERROR_TYPE] = names.ERRORS[cause]
-            span.set_attribute(names.ERROR_TYPE, names.ERRORS[cause])
+            outcome[names.ERROR_TYPE] = cause
+            span.set_attribute(names.ERROR_TYPE, cause)
             span.set_status(trace.StatusCode.ERROR)
         if usage is not None:
             self._duration.record(usage.wall, outcome)

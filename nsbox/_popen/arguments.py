@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -110,6 +111,15 @@ def default_policy(cwd: Any) -> Policy:
         os.stat(path)  # raises with the reason
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
     return default_workspace(path)
+
+
+def shown_directory(policy: Policy, cwd: Any) -> str | bytes | None:
+    """Return the directory in which the command starts, as an observer is told it; None if it has been removed."""
+    with contextlib.suppress(FileNotFoundError):
+        if cwd is not None:
+            return absolute(os.fspath(cwd))  # type: ignore[no-any-return]
+        return current_directory() if policy.base == "host" or policy.workdir is None else policy.workdir
+    return None
 
 
 def directory(policy: Policy, prepared: Prepared, cwd: Any) -> tuple[bytes | None, bool]:

@@ -173,7 +173,7 @@ class Confinable(Lifetime["AnyStr"]):
         arguments.check_ids(uid, gid, gids)
         policy, prepared = self._prepare(policy)
         if self._story is not None:
-            self._story.begin(policy, prepared, argv, program, cwd)
+            self._story.begin(policy, prepared, argv, program, arguments.shown_directory(policy, cwd))
         if prepared.plan.backend == "passthrough":
             self._pass_through(policy, prepared, positional)
             return
@@ -357,10 +357,11 @@ class Confinable(Lifetime["AnyStr"]):
             linux.used_by_others(self._last_word),
             wall=self._ended - self._began,
             status=self._returncode,
-            known="unknown" if self._is_lost else "timeout" if self._is_late else None,
+            known=self._early or ("unknown" if self._is_lost else None),
             timed_out=self._last_signal == -self._returncode,
             limits={limit.name: (limit.soft, limit.hard) for limit in self._plan.rlimits},
             spent=self._spent,
+            callers_rss=self._callers_rss,
         )
 
 

@@ -30,7 +30,8 @@ class Story:
     id: 32 hex digits, random.
     kind: what started it: "command", "session", "transaction", "task", "python", "kernel" or "interpreter". "sandbox":
         a Sandbox that can't be made ready.
-    argv, program, cwd: as Popen got them. policy: None before that is known. plan: None if none could be made.
+    argv, program: as Popen got them. cwd: the directory that it starts in.
+    policy: None before that is known. plan: None if none could be made.
     call: what a tool call says of it. began_ns: nanoseconds since 1970.
     environment: what observers want the command to have, besides or instead of what it has.
     pid: once it runs.

@@ -12,7 +12,7 @@ from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.call import Call
 from nsbox._interpreter.wire import WireError, encode, frame
-from nsbox._python.hints import explained
+from nsbox._python.hints import explained, unprepared
 from nsbox._python.reply import LIMITS, Reader, Reply
 from nsbox._python.result import PythonResult
 from nsbox._python.way import BranchKeeper, BranchWay
@@ -163,6 +163,8 @@ class PythonCall(Call):
         fields |= {name: value for name, value in vars(reply).items() if name != "exit"}
         was_killed = self._line is not None and bool(self._line.problem) and record.returncode == -signal.SIGKILL
         why = explained(record, reply, problem, interpreter, self._policy, was_killed=was_killed)
+        if record.timed_out and self._line is not None and not self._line.is_prepared and interpreter is not None:
+            why = (*why, *unprepared(interpreter))
         if self._line is not None:
             self._line.close()
         self._line = self._way = None  # the call may live longer than they are needed

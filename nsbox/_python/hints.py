@@ -54,6 +54,13 @@ def explained(
     return tuple(dict.fromkeys(found))
 
 
+def unprepared(interpreter: Interpreter) -> Iterator[Hint]:
+    """Yield what is known of code whose time was over before it began: branches may do imports and setup themselves."""
+    if interpreter.choice.why_cold:
+        text = "the code hadn't begun: imports and the setup count towards the time limit here"
+        yield Hint("timeout", printable(f"{text}; {interpreter.choice.why_cold}"))
+
+
 def _of_exception(reply: Reply, interpreter: Interpreter, policy: Policy) -> Iterator[Hint]:
     error = reply.exception
     if error is None:

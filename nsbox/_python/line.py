@@ -24,6 +24,7 @@ class BranchLine:
     """The line of one branch. It never blocks.
 
     problem: why nothing more can be read from it; "": nothing is wrong.
+    is_prepared: whether it has said that its own imports and setup are done, and the code begins.
     reply: what was said about the latest run; None: nothing yet. displays: what was shown before that.
     calls: of this process's functions, unanswered; takes_calls: whether there are such functions.
     failure: why the branch couldn't begin; None: it could. Only the first frame can say so: it was sent before any code
@@ -36,7 +37,7 @@ class BranchLine:
         self._fds: Sequence[int] = ()
         self._frames = Frames()
         self.problem = ""
-        self.has_ended = False
+        self.has_ended = self.is_prepared = False
         self.reply: dict[str, Any] | None = None
         self.displays: list[Any] = []
         self.failure: dict[str, Any] | None = None
@@ -107,6 +108,8 @@ class BranchLine:
             return
         if message.get("done") is True or message.keys() & _ANSWERS:
             self.reply = message
+        elif message.get("prepared") is True:
+            self.is_prepared = True
         elif "display" in message and len(self.displays) < _MOST_DISPLAYS:
             self.displays.append(message["display"])
         elif self.takes_calls and isinstance(message.get("call"), dict):

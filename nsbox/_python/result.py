@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, frozen
 from nsbox._calls.record import ToolResult
+from nsbox._lifetime.ends import CAUSES
+from nsbox._lifetime.usage import usage_schema
 from nsbox._python.reply import PythonException
 
 if TYPE_CHECKING:
@@ -106,12 +108,11 @@ _WHY = {
         "required": ["kind", "message"],
     },
 }
-_CAUSES = ["exit", "signal", "timeout", "cancelled", "limit", "not-started", "unknown"]
 _PROPERTIES: dict[str, dict[str, Any]] = {
     "schema": {"const": SCHEMA},
     "status": _or_null("integer", "The exit status; null after a signal."),
     "signal": _or_null("string", "The signal that ended it."),
-    "cause": {"enum": _CAUSES, "description": "Why it ended."},
+    "cause": {"enum": [*CAUSES, "not-started"], "description": "Why it ended."},
     "timed_out": {"type": "boolean"},
     "cancelled": {"type": "boolean"},
     "ended_by": _or_null("string", "If it took too long or was cancelled: SIGINT, SIGTERM or SIGKILL."),
@@ -124,7 +125,7 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
     "truncated": {"type": "boolean", "description": "Whether some of stdout or stderr was left out."},
     "shell": {"type": ["string", "null"]},
     "why": _WHY,
-    "usage": {"type": ["object", "null"]},
+    "usage": {**usage_schema(), "type": ["object", "null"], "description": "What it used; null if it wasn't started."},
     "network": {"type": "object"},
     "value": {"description": "The value of the last line, if it is an expression and JSON has such values."},
     "has_value": {"type": "boolean", "description": "Whether there is such a value."},

@@ -58,7 +58,7 @@ def hints(
     """Return what in a policy may have made a command fail, as ToolResult.why has it; () if it hasn't failed.
 
     The status of a shell's line is that of its last command. So if the status is 0 and you name the shell, this returns
-    what stderr says was refused on the way.
+    what stderr says was refused on the way, and which limits it speaks of.
 
     This is for a command that you started with Popen or run(). Records of shell() and exec() have their hints already.
 
@@ -157,7 +157,7 @@ def reasons(
 
 
 def _on_the_way(policy: Policy, stderr: str, cwd: str | None, network: NetworkRecord) -> Iterator[Hint]:
-    """Yield what was refused in a line whose last command succeeds, as in `cat .env; ls` and `curl URL || true`.
+    """Yield what was refused, or limited, in a line that succeeds at last, as in `cat .env; ls` and `curl URL || true`.
 
     It is what programs complain of to stderr. A program that does without a file, or a host, says nothing of that.
     """
@@ -166,6 +166,7 @@ def _on_the_way(policy: Policy, stderr: str, cwd: str | None, network: NetworkRe
     if refused:
         found = _paths(view(policy), refused, cwd or policy.workdir or "/")
         yield from (hint for hint in found if hint.kind in ("outside", "read-only"))
+    yield from limited(policy, "\n".join(lines))
     if isinstance(policy.network, Network):
         if any(symptoms.NETWORK.search(line) for line in lines):
             yield from network_hints(policy.network, network.events)

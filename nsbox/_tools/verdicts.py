@@ -166,7 +166,9 @@ def _killed(policy: Policy, usage: Usage | None) -> Hint:
             return _used_up(policy)
         if usage.oom_kills or (usage.cause == "limit" and limits.total_memory is not None):
             return Hint("limit", f"all together used too much memory (limits.total_memory={limits.total_memory})")
-    return Hint("killed", "something killed it; perhaps this machine is short of memory")
+    seen = "" if usage is None else "no limit of the policy is seen to be reached, but "
+    text = "it was killed by SIGKILL: it may have sent that itself, or another process did"
+    return Hint("killed", f"{text}; {seen}perhaps this machine is short of memory")
 
 
 def limited(policy: Policy, text: str) -> Iterator[Hint]:

@@ -108,7 +108,7 @@ class Job(Popen["bytes"]):
         now = time.monotonic()
         if now >= self._end_at:
             self.timed_out = True
-            self.mark_late()
+            self.mark_early()
             self.end()
         if now >= self._kill_at:
             self._kill_at = math.inf

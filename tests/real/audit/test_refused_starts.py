@@ -229,3 +229,19 @@ def test_a_program(workspace: Path, log: Path, how: str, status: int, expected: 
     """A program writes the end, or that it has left the command, if SIGTERM is an exception there; else nothing."""
     assert terminated([sys.executable, "-c", PROGRAM, str(log), how], workspace) == status
     assert events(log) == expected
+
+
+def test_what_is_no_start(log: Path, workspace: Path) -> None:
+    """Wrong types, and a Sandbox that can't be, have no record; the control is a command that the same policy refuses."""
+    nsbox.audit.to_file(log, required=True)
+    open_to_all = Policy.workspace(workspace, network="host")
+    wrong: Any = 3
+    for options in ({"policy": wrong}, {"policy": open_to_all, "on_connect": wrong}):
+        with pytest.raises(TypeError):
+            nsbox.run(["true"], **options)
+    with pytest.raises(NsboxError, match="on_connect can't be asked"):
+        Sandbox(open_to_all, on_connect=lambda event: True)
+    assert events(log) == []
+    with pytest.raises(NsboxError, match="on_connect can't be asked"):
+        nsbox.run(["true"], policy=open_to_all, on_connect=lambda event: True)
+    assert events(log) == ["refused"]

@@ -452,3 +452,21 @@ def test_wrong_values(policy: Policy) -> None:
     for value in ("no", 0, 1, 1.0):
         with pytest.raises(nsbox.PolicyError, match="kill_on_exit"):
             nsbox.Popen(["true"], policy=policy, kill_on_exit=value)  # type: ignore[arg-type]
+
+
+def test_whose_memory(chosen: Policy) -> None:
+    """The kernel counts a command's memory from before its exec. So a small one shows the caller's, and says so."""
+    for code, is_own in (("true", False), (f"python3 -c 'x = bytearray({600 * MEGABYTE})'", True)):
+        p = nsbox.Popen(["sh", "-c", code], policy=chosen)
+        assert p.wait() == 0
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        assert used(p).is_rss_own is is_own is (used(p).max_rss > peak)
+        assert used(p).as_dict()["rss_own"] is is_own
+
+
+def test_memory_in_a_session(policy: Policy) -> None:
+    """A session's commands are started by its small pid 1: their memory is their own."""
+    with nsbox.Sandbox(policy) as box, box.session() as session:
+        usage = session.shell("true").usage
+        assert usage is not None and usage.is_rss_own
+        assert usage.max_rss < resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -352,3 +352,24 @@ def test_descriptors_of_the_caller(py: Python) -> None:
         os.close(write)
     assert fds[:3] == [0, 1, 2]
     assert len(fds) <= 6
+
+
+def test_what_the_time_limit_counts(workspace: Path) -> None:
+    """The interpreter's start, which a run may have to wait for, isn't the code's time."""
+    with Sandbox(Policy.workspace(workspace)) as box, box.python(setup="import time; time.sleep(3)") as py:
+        result = py.run("41 + 1", timeout=3)
+        assert (result.value, result.cause) == (42, "exit")
+
+
+def test_what_the_time_limit_counts_in_a_cold_branch(workspace: Path) -> None:
+    """Where each branch does the imports itself, their time counts; the record says if the code hadn't begun."""
+    (workspace / "own_module.py").write_text("import os, time\nif os.environ.get('SLOW'): time.sleep(1000)\n")
+    setup = "import os, sys; sys.path.insert(0, os.getcwd()); import own_module"
+    with Sandbox(Policy.workspace(workspace)) as box, box.python(setup=setup) as py:
+        assert py.run("1").value == 1 and py.why_cold
+        found = [
+            [hint.message for hint in py.run(code, timeout=5, grace=0, env=env).why if "hadn't begun" in hint.message]
+            for code, env in (("1", {"SLOW": "1"}), ("while True: pass", {}))
+        ]
+    assert [len(messages) for messages in found] == [1, 0]
+    assert "own_module.py" in found[0][0]

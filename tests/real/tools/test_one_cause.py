@@ -41,7 +41,7 @@ def kinds(policy: Policy, status: int, used: Usage | None, timeout: float | None
 def test_hints_follow_the_cause(
     tmp_path: Path, status: int, cause: str, amounts: dict[str, int], expected: str, timeout: float | None
 ) -> None:
-    """What usage says is certain: a time limit isn't "something killed it", and a limit isn't a time limit."""
+    """What usage says is certain: a time limit isn't a kill of unknown origin, and a limit isn't a time limit."""
     policy = Policy.workspace(tmp_path, limits=Limits(cpu_seconds=5, total_memory="1G", file_size="1M"))
     assert kinds(policy, status, usage(cause, **amounts), timeout) == [expected]
 

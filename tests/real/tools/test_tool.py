@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,6 +156,19 @@ def test_timeout(box: Sandbox) -> None:
     for wrong in (0, -1, True, "5"):
         with pytest.raises(ValueError, match="timeout is"):
             box.shell("true", timeout=wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_not_the_commands_time(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit begins when the command has started: what has to be made before that isn't counted."""
+    start = box.Popen
+
+    def slowly(*args: object, **options: object) -> object:
+        time.sleep(3)
+        return start(*args, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(box, "Popen", slowly)
+    result = box.shell("sleep 0.1; echo done", timeout=3)
+    assert (result.cause, result.stdout) == ("exit", "done\n") and result.duration > 3
 
 
 def test_what_goes_on_in_a_session(box: Sandbox) -> None:

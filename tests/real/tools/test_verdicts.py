@@ -118,7 +118,7 @@ def used(seconds: float, cause: str = "signal", oom_kills: int = 0) -> Usage:
     [
         (Limits(cpu_seconds=10), -9, used(9.4), "cpu_seconds=10"),
         (Limits(cpu_seconds=10), 137, used(9.4), "cpu_seconds=10"),
-        (Limits(cpu_seconds=10), -9, used(1), "something killed it"),
+        (Limits(cpu_seconds=10), -9, used(1), "killed by SIGKILL: it may have sent that itself"),
         (Limits(total_memory="1G"), -9, used(1, "limit", 1), "total_memory=1073741824"),
         (Limits(total_memory="1G"), 2, used(1, "exit", 1), "total_memory=1073741824"),
         (Limits(total_memory="1G", cpu_seconds=1), 137, used(3, "exit", 1), "total_memory"),
@@ -165,3 +165,26 @@ def test_memory_by_exec(workspace: Path) -> None:
         for line in (f"{sys.executable} -c 'x = bytearray(10**9)'", "kill -SEGV $$"):
             result = box.shell(line)
             assert any("limits.memory=209715200" in hint.message for hint in result.why)
+
+
+def test_a_limit_on_the_way(workspace: Path) -> None:
+    """A line that succeeds at last may have met a limit before: its stderr says so. The control has no such limit."""
+    said = "bash: fork: retry: Resource temporarily unavailable"
+    for limits, expected in ((Limits(processes=20), ["limit"]), (Limits(), [])):
+        policy = Policy.workspace(workspace, limits=limits)
+        found = nsbox.hints(policy, 0, stderr=said, args="work; true", shell="/bin/bash")
+        assert [hint.kind for hint in found] == expected
+    policy = Policy.workspace(workspace, limits=Limits(open_files=8))
+    with Sandbox(policy) as box:
+        result = box.shell("python3 -c 'files = [open(\"/dev/null\") for _ in range(9)]'; true")
+        assert result.returncode == 0
+        assert [hint.message for hint in result.why] == ["a limit may have been reached: limits.open_files=8"]
+
+
+def test_its_own_kill(workspace: Path) -> None:
+    """Where a SIGKILL came from isn't known, and the hint doesn't pretend that it is."""
+    with Sandbox(Policy.workspace(workspace)) as box:
+        for line in ("kill -9 $$", "sh -c 'kill -9 $$'; exit $?"):
+            (hint,) = box.shell(line).why
+            assert hint.kind == "killed" and "it may have sent that itself" in hint.message
+            assert "no limit of the policy is seen to be reached" in hint.message and "perhaps" in hint.message
