@@ -17,10 +17,10 @@ from nsbox._popen.doctor import DEFAULT, DEGRADED, Check, doctor
 _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}
 _LONGEST = 1 << 20  # bytes of an error text on stdin
 _MEANINGS = {
-    "ok": "works",
-    "no": "doesn't work, and the default policy doesn't need it",
-    "FAILS": "doesn't work, and the default policy needs it",
-    "-": "couldn't be tried",
+    "ok": "means that it works",
+    "no": "means that it doesn't, and that the default policy doesn't need it",
+    "FAILS": "means that it doesn't, and that the default policy needs it",
+    "-": "means that it couldn't be tried",
 }
 _COLOURS = {"ok": "good", "FAILS": "bad", "no": "fair", "-": "fair"}
 
@@ -63,8 +63,8 @@ def main(options: argparse.Namespace) -> int:
     else:
         print(*(line for check in checks for line in _lines(check, style_for(sys.stdout))), sep="\n")
         marks = {_mark(check) for check in checks}
-        print("\n" + "; ".join(f"{mark}: {meaning}" for mark, meaning in _MEANINGS.items() if mark in marks))
-        print(f"The default policy is {'' if holds else 'NOT '}enforced in full on this machine.")
+        print(*("", *(f"{mark:<6} {meaning}" for mark, meaning in _MEANINGS.items() if mark in marks)), sep="\n")
+        print(f"\nThe default policy is {'' if holds else 'NOT '}enforced in full on this machine.")
     return 0 if holds else 1
 
 

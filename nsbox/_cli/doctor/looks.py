@@ -35,6 +35,8 @@ def sandboxes(host: Host) -> Look:
         return Look(True, host.seatbelt_problem)
     if host.userns_error:
         return Look(True, f"no sandbox starts here ({os.strerror(host.userns_error)}); `nsbox doctor` says why")
+    if host.max_user_namespaces == 0 or (host.unprivileged_userns is False and not host.can_set_ids):
+        return Look(True, "this machine's settings allow no user namespaces; `nsbox doctor` says which")
     return Look(None, "sandboxes start on this machine, so the policy decides")
 
 
