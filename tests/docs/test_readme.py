@@ -88,12 +88,11 @@ def test_each_example_by_itself(number: int, tmp_path: Path) -> None:
     assert fences.is_like(str(block.expected), sh(f"'{sys.executable}' -W error tried.py", tmp_path))
 
 
-def test_each_how_to_is_linked() -> None:
-    """A reader finds each page from README.md or docs/README.md, and the contained CI job from the former."""
-    readme, index = (ROOT / "README.md").read_text(), (ROOT / "docs/README.md").read_text()
-    for page in (ROOT / "docs/howto").glob("*.md"):
-        assert f"](docs/howto/{page.name}" in readme or f"](howto/{page.name}" in index, page.name
-    assert "](docs/howto/ci.md)" in readme
+def test_the_index_has_each_how_to() -> None:
+    """docs/README.md links to each page itself, and README.md to the contained CI job."""
+    index = (ROOT / "docs/README.md").read_text()
+    assert [page.name for page in (ROOT / "docs/howto").glob("*.md") if f"](howto/{page.name}" not in index] == []
+    assert "](docs/howto/ci.md)" in (ROOT / "README.md").read_text()
 
 
 def test_figures() -> None:

@@ -180,8 +180,8 @@ def test_what_a_look_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_a_home_is_named_once_more() -> None:
     """Each page that a user of a home meets says how."""
     assert "--write DIR" in PROSE["run"].paragraphs[2]
-    for page in ("README.md", "docs/howto/symptoms.md", "docs/howto/hide-files.md"):
-        assert re.search(r"once more: `(?:nsbox run )?--write", (ROOT / page).read_text(encoding="utf-8")), page
+    for path in ("README.md", "docs/howto/symptoms.md", "docs/howto/hide-files.md"):
+        assert re.search(r"once more: `(?:nsbox run )?--write", (ROOT / path).read_text(encoding="utf-8")), path
 
 
 def test_doctor_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.policy import in_options, option
 from nsbox._cli.run.network import refusals
@@ -50,18 +51,21 @@ def hints(
     is_from_file: whether the policy is a file's, whose keys the user writes instead of options.
     """
     contained, refused = job.sandbox, refusals(policy, job)
-    found = reasons(
-        policy,
-        job.returncode or 0,
-        "",
-        _ESCAPE.sub("", output),
-        cwd=job.directory,
-        usage=None if contained is None else contained.usage,
-        ending=None,
-        args=command if line is None else line,
-        shell=None if line is None else command[0],
-    )
-    known = {"timeout"}  # Work.finish() says it
+    try:
+        found = reasons(
+            policy,
+            job.returncode or 0,
+            "",
+            _ESCAPE.sub("", output),
+            cwd=job.directory,
+            usage=None if contained is None else contained.usage,
+            ending=None,
+            args=command if line is None else line,
+            shell=None if line is None else command[0],
+        )
+    except (NsboxError, OSError):  # what the policy names is gone; the command's status is what counts
+        found = ()
+    known = {"timeout", "crash"}  # Work.finish() says the first, and the status the second
     if job.was_killed:  # by us, as the user has asked
         known.add("killed")
     if refused:

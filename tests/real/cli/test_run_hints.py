@@ -69,6 +69,7 @@ def test_how_it_ended(workspace: Path, words: list[str], status: int, hint: str)
         (["--", "true"], 0, []),
         (["--", "sh", "-c", "exit 3"], 3, []),
         (["--", "sh", "-c", "kill $$"], 143, []),
+        (["--", "sh", "-c", "kill -ABRT $$"], 134, []),
         (["--timeout", "0.5", "--", "sleep", "60"], 124, ["nsbox: --timeout: the command was ended after 0.5 s"]),
         (
             ["--timeout", "0.5", "--grace", "0", "--", "sleep", "60"],
@@ -81,6 +82,18 @@ def test_nothing_is_made_up(workspace: Path, words: list[str], status: int, line
     """Nothing for a success, for a status that says nothing, and for what a line says already."""
     done = run(workspace, *words)
     assert (done.returncode, said(done)) == (status, lines)
+
+
+def test_a_workspace_that_is_gone(workspace: Path, tmp_path: Path) -> None:
+    """What is looked at for a hint may be gone by then. The status is the command's own all the same."""
+    words = [*COMMAND, "run", "-w", str(workspace), "--", "sh", "-c", "echo ready; read line; exit 3"]
+    with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+        workspace.rmdir()
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.wait() == 3
 
 
 def test_output_in_a_pipe_is_its_own(workspace: Path) -> None:
