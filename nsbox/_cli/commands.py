@@ -84,7 +84,10 @@ def _run_options(parser: Parser, work: str) -> None:
     )
     topic.add_argument("-C", "--chdir", metavar="DIR", help="start the command in this directory")
     topic.add_argument(
-        "-q", "--quiet", action="store_true", help="print errors alone: neither what is lost here nor what was refused"
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print errors alone: neither what is lost here nor why the command may have failed",
     )
     topic.add_argument(
         "--timeout", type=limit, metavar="SECONDS", help="end the command after this time, with status 124"

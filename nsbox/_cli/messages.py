@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 
-from nsbox._base.display import printable
+from nsbox._base.display import printable, shown
+from nsbox._base.errors import AccessError, PolicyError
 
 
 def complain(error: BaseException, status: int) -> int:
@@ -15,6 +16,17 @@ def complain(error: BaseException, status: int) -> int:
 
     say(in_options("; ".join([str(error), *getattr(error, "__notes__", [])])))
     return status
+
+
+def of_chdir(error: Exception, chdir: str | None) -> Exception:
+    """Return the error with the name of --chdir if it is about that directory, else as it is."""
+    if chdir is None or not isinstance(error, OSError) or error.filename not in (chdir, os.path.abspath(chdir)):
+        return error
+    is_outside = isinstance(error, AccessError)
+    named = PolicyError("--chdir", f"{shown(chdir)}{' ' if is_outside else ': '}{error.strerror}")
+    for note in getattr(error, "__notes__", ()):
+        named.add_note(note)
+    return named
 
 
 def say(text: str) -> None:

@@ -24,11 +24,25 @@ def _add_files(parser: Parser) -> None:
     topic.add_argument("--section", metavar="TABLE", help="the table of that file, such as agents.sandbox")
     topic = parser.topic("Files")
     topic.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
-    topic.add_argument("--read-only", action="store_true", help="the workspace can't be written to, except by --write")
-    topic.add_argument("--read", action="append", default=[], metavar="PATH", help="also readable; may be repeated")
-    topic.add_argument("--write", action="append", default=[], metavar="PATH", help="also writable; may be repeated")
     topic.add_argument(
-        "--deny", action="append", default=[], metavar="PATH", help="hidden: a path or a pattern; may be repeated"
+        "--read-only", action="store_true", help="let the command only read the workspace; --write makes parts writable"
+    )
+    topic.add_argument(
+        "--read", action="append", default=[], metavar="PATH", help="let the command read this too; may be repeated"
+    )
+    topic.add_argument(
+        "--write",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="let the command write to this too; may be repeated",
+    )
+    topic.add_argument(
+        "--deny",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="hide a path, or what matches a pattern; may be repeated",
     )
     topic.add_argument("--strict", action="store_true", help="fail if a --deny names or matches nothing")
     topic.add_argument(
@@ -36,7 +50,9 @@ def _add_files(parser: Parser) -> None:
     )
     topic.add_argument("--tools-bin", metavar="DIR", help="a directory of programs: read-only inside, first in PATH")
     topic.add_argument("--tmp-size", metavar="SIZE", help="the size of /tmp, such as 64M")
-    topic.add_argument("--host", action="store_true", help="the whole file system, writable, and the host's network")
+    topic.add_argument(
+        "--host", action="store_true", help="show the whole file system, writable, and the host's network"
+    )
     topic = parser.topic("Network")
     topic.add_argument(
         "--network",

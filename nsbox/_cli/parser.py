@@ -23,6 +23,8 @@ _WORDS = (
     (re.compile(r"the following arguments are required: (.*)"), r"needs \1"),
 )
 
+_PATHS = ("DIR", "FILE", "PATH", "TABLE")  # metavars of options that name something
+
 
 class Parser(argparse.ArgumentParser):
     """Parses the words after the name of a subcommand. Its errors are one line; --help has the usage."""
@@ -72,6 +74,12 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument: {word}")
         options = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
         self.error(f"no such option: {word}{meant(word.partition('=')[0].lstrip('-'), options, '--')}")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Return the value of an argument; raises ArgumentError for an empty path: an unset variable of a script."""
+        if not arg_string and action.option_strings and action.metavar in _PATHS:
+            raise argparse.ArgumentError(action, "is empty")
+        return super()._get_value(action, arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise ArgumentError for a value that is no choice, with the choices and the nearest of them."""

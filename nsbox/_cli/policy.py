@@ -114,7 +114,7 @@ def policy_of(options: argparse.Namespace) -> Policy:
             raise PolicyError("--network", f"{options.network} doesn't go with --host")
         return Policy.host(**common)
     return default_workspace(
-        options.workspace or current_directory(),
+        current_directory() if options.workspace is None else options.workspace,
         read=options.read,
         write=options.write,
         deny=options.deny,
@@ -147,6 +147,10 @@ def _environment(options: argparse.Namespace) -> tuple[dict[str, str], list[str]
         else:
             env.pop(name, None)
             passed[name] = None
+    for option, names in (("--setenv", dict(options.setenv)), ("--pass-env", options.pass_env)):
+        for name in names:
+            if not name or "=" in name:
+                raise PolicyError(option, f"{name!r} isn't the name of a variable")
     return env | dict(options.setenv), [*passed, *options.pass_env]
 
 
@@ -156,13 +160,15 @@ def _entries(path: str) -> list[str]:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
     except OSError as error:
-        raise PolicyError("--env-file", f"{path}: {error.strerror}") from None
+        raise PolicyError("--env-file", f"{shown(path)}: {error.strerror}") from None
     return [line.lstrip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 # ---- the words of errors
 
-_ARGUMENT = re.compile(r"\b([a-z_]+)=(?:\"([^\"]*)\"|'([^']*)'|[\[{]([^\]}]*)[\]}]|(True))")
+_ARGUMENT = re.compile(
+    r"\b(?:limits\.)?([a-z_]+)=(?:\"([^\"]*)\"|'([^']*)'|[\[{]([^\]}]*)[\]}]|(\d+(?:\.\d+)?)|(True))"
+)
 _FIELD = re.compile(r"([a-z_]+)(?:\.([a-z_]+))?(: )")
 
 
@@ -177,7 +183,7 @@ def in_options(text: str) -> str:
         if is_true:
             return option(name)
         if values[2] is None:
-            return f"{option(name)} {values[0] if values[1] is None else values[1]}"
+            return f"{option(name)} {next(value for value in (values[0], values[1], values[3]) if value is not None)}"
         items = [item.strip().strip("\"'") for item in values[2].split(",")]
         if name == "degrade":
             return f"{option(name)} {','.join(items)}"

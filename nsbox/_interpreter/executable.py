@@ -9,6 +9,7 @@ from nsbox._base.display import printable, type_phrase
 from nsbox._base.errors import InterpreterError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._layout.layout import project
+from nsbox._lookup.pythons import prefix_of
 from nsbox._policy.variables import VENVS
 from nsbox._tools.view import view
 
@@ -79,7 +80,9 @@ def _problem(seen: View, path: str) -> str | None:
 def _check(seen: View, path: str, what: str) -> None:
     problem = _problem(seen, path)
     if problem is not None:
-        remedy = "python= chooses another interpreter, and read= of the policy shows more of this machine"
+        prefix = prefix_of(os.path.realpath(path))
+        add = f"read=[{printable(prefix)!r}]" if prefix is not None else "read="
+        remedy = f"{add} in the policy shows what it needs, or python= chooses another interpreter"
         raise InterpreterError("start", path, f"{what} {problem}; {remedy}")
 
 

@@ -115,6 +115,10 @@ class Questions:
     def can_read(self, path: Path) -> bool:
         """Say if commands can read what this process finds at a path, which need not exist.
 
+        The question is about this machine's files. A sandbox has a /tmp, /dev, /proc and HOME of its own, where
+        commands find other files than this process does: for these paths the answer is False. A Sandbox's tools for
+        files are stricter: they open only what the policy names, so not the system's files.
+
         Relative paths count from workdir; links and ".." are followed as the kernel does it inside. The answer is about
         the sandbox's boundaries. Permissions of files are up to the kernel; Sandbox.open() meets those. All this is
         true of the methods below as well.
@@ -124,7 +128,7 @@ class Questions:
         return view.can_read(_itself(self), path)
 
     def can_write(self, path: Path) -> bool:
-        """Say if commands can change what this process finds at a path."""
+        """Say if commands can change what this process finds at a path: False for the sandbox's own /tmp and HOME."""
         from nsbox._tools import view
 
         return view.can_write(_itself(self), path)

@@ -76,8 +76,8 @@ _SANDBOXES: tuple[tuple[str, bool, Policy], ...] = tuple(
 )
 # The other backends: they contain less, or leave it to another program to contain.
 _INSTEAD: tuple[tuple[str, Policy], ...] = (
-    ("instead of namespaces: bubblewrap", Policy.layers(_ROOT, Dev("/dev"), Proc("/proc"), backend="bwrap")),
-    ("instead of namespaces: Landlock alone", Policy.host(backend="landlock", degrade={"processes"})),
+    ("bubblewrap, where namespaces are refused", Policy.layers(_ROOT, Dev("/dev"), Proc("/proc"), backend="bwrap")),
+    ("Landlock alone, where namespaces are refused", Policy.host(backend="landlock", degrade={"processes"})),
 )
 
 
@@ -96,13 +96,14 @@ def _attempt(policy: Policy) -> Exception | str:
     )
 
 
-def _failed(name: str, is_needed: bool, error: Exception) -> Check:
+def _failed(name: str, is_needed: bool, error: Exception, backend: str = "") -> Check:
+    """Return the Check of what failed. backend: the only one that was tried, so that it needs no name; "": several."""
     if isinstance(error, UnavailableError):
         words, remedy = (  # two backends can have the same remedy
             "; ".join(dict.fromkeys(filter(None, (getattr(r, part) for r in error.reasons))))
             for part in ("what", "remedy")
         )
-        return Check(name, "fails", is_needed, words, remedy)
+        return Check(name, "fails", is_needed, words.removeprefix(f"{backend}: "), remedy)
     if isinstance(error, SetupError):
         where = f"{error.op}: {error.step}" if error.op else error.step
         number = errno.errorcode.get(error.errno or 0, str(error.errno))
@@ -119,10 +120,14 @@ def _sandboxes() -> Iterator[Check]:
         result = _attempt(policy)
         if not isinstance(result, str) and policy is _SANDBOXES[0][2]:
             works = False
-        yield Check(name, "works", is_needed) if isinstance(result, str) else _failed(name, is_needed, result)
+        yield (
+            Check(name, "works", is_needed)
+            if isinstance(result, str)
+            else _failed(name, is_needed, result, policy.backend)
+        )
     for name, policy in _INSTEAD:
         result = _attempt(policy)
-        yield Check(name, "works", False) if isinstance(result, str) else _failed(name, False, result)
+        yield Check(name, "works", False) if isinstance(result, str) else _failed(name, False, result, policy.backend)
 
 
 def _default_policy() -> Iterator[Check]:
@@ -266,7 +271,8 @@ def _others(checks: tuple[tuple[str, bool, Callable[[], str], str], ...]) -> Ite
         except (OSError, subprocess.SubprocessError) as error:
             number = errno.errorcode.get(getattr(error, "errno", None) or 0, "")
             text = getattr(error, "strerror", None) or str(error)
-            yield Check(name, "fails", is_needed, f"{text} ({number})" if number else text, remedy)
+            is_ours = number in ("", "ENOTSUP")  # the text says it all
+            yield Check(name, "fails", is_needed, text if is_ours else f"{text} ({number})", remedy)
         else:
             yield Check(name, "works", is_needed, words)
 

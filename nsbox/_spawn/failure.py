@@ -202,7 +202,12 @@ def _note_invisible(error: OSError, policy: Policy, host: Host, program: Named) 
         real = os.path.realpath(path)
         shown = (*policy.write, *policy.read, *(top for top, link in host.directories if link is None))
         if policy.base == "workspace" and real != path and not any(is_below(real, top) for top in shown):
-            error.add_note(f"nsbox: {printable(path)} leads by a link to {printable(real)}, which the sandbox lacks")
+            from nsbox._lookup.pythons import prefix_of  # seldom needed
+
+            prefix = prefix_of(real)
+            help = "" if prefix is None else f": add read=[{printable(prefix)!r}] for that Python"
+            led = f"leads by a link to {printable(real)}, which the sandbox lacks"
+            error.add_note(f"nsbox: {printable(path)} {led}{help}")
             return error
         error.add_note(
             f"nsbox: {printable(path)} exists on the host; the sandbox lacks it, or the interpreter or loader that it "
@@ -215,7 +220,7 @@ def _note_invisible(error: OSError, policy: Policy, host: Host, program: Named) 
 
 def _chdir_error(result: command.Result, policy: Policy, host: Host, cwd: Named | None) -> OSError:
     path = os.fsdecode(cwd) if cwd is not None else "?"
-    if result.error == errno.ENOENT and os.path.isdir(path) and policy.base == "workspace":
+    if result.error == errno.ENOENT and os.path.lexists(path) and policy.base == "workspace":
         inside = ", ".join((*policy.write, *policy.read))
         return AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
     if result.error == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:

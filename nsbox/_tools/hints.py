@@ -135,7 +135,7 @@ def reasons(
     if missing is not None and _is_program(missing, shell):
         found.append(Hint(*symptoms.program(seen, missing)))
     if (ending is not None or not text.strip()) and symptoms.wants_network(policy, line):  # or curl -s
-        found.append(Hint("network", "the network is off in this sandbox (network='none'): it may have wanted that"))
+        found.append(Hint("network", "the network is off in this sandbox (network='none'): it may have needed one"))
     start = cwd or policy.workdir or "/"
     found += _paths(seen, text, start)
     if not any(hint.kind in ("outside", "read-only") for hint in found):

@@ -140,7 +140,7 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
     elif number == signal.SIGXCPU:
         yield _used_up(policy)
     elif number == signal.SIGXFSZ:
-        yield Hint("limit", f"a file became too large (limits.file_size={policy.limits.file_size})")
+        yield Hint("limit", f"a file became too large ({_limit(policy, 'file_size', 'ulimit -f')})")
     elif number in _CRASHES:
         yield Hint("crash", f"it crashed ({signal.Signals(number).name})")
         if policy.limits.memory is not None:
@@ -155,7 +155,13 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
 
 
 def _used_up(policy: Policy) -> Hint:
-    return Hint("limit", f"it used up its processor time (limits.cpu_seconds={policy.limits.cpu_seconds})")
+    return Hint("limit", f"it used up its processor time ({_limit(policy, 'cpu_seconds', 'ulimit -t')})")
+
+
+def _limit(policy: Policy, name: str, of_caller: str) -> str:
+    """Say which limit it was: the policy's, or one that the command has from the caller."""
+    value = getattr(policy.limits, name)
+    return f"the caller's own limit: {of_caller}" if value is None else f"limits.{name}={value}"
 
 
 def _killed(policy: Policy, usage: Usage | None) -> Hint:

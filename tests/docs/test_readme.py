@@ -88,6 +88,13 @@ def test_each_example_by_itself(number: int, tmp_path: Path) -> None:
     assert fences.is_like(str(block.expected), sh(f"'{sys.executable}' -W error tried.py", tmp_path))
 
 
+def test_the_index_has_each_how_to() -> None:
+    """docs/README.md links to each page itself, and README.md to the contained CI job."""
+    index = (ROOT / "docs/README.md").read_text()
+    assert [page.name for page in (ROOT / "docs/howto").glob("*.md") if f"](howto/{page.name}" not in index] == []
+    assert "](docs/howto/ci.md)" in (ROOT / "README.md").read_text()
+
+
 def test_figures() -> None:
     """The table of speed has five rows, and each figure is the one of the reference run."""
     parts = json.loads((ROOT / "benchmarks/results.json").read_text())["parts"]

@@ -18,6 +18,7 @@ from nsbox._cli.commands import COMMANDS
 from nsbox._cli.doctor import looks
 from nsbox._cli.doctor.answer import SYMPTOMS, matching, page
 from nsbox._cli.help.page import Page, pages
+from nsbox._cli.help.prose import PROSE
 from nsbox._cli.help.roff import file_name, roff
 from nsbox._cli.help.style import COLOURED, PLAIN, style_for
 from nsbox._cli.help.text import text
@@ -158,6 +159,29 @@ def test_looks() -> None:
     assert looks.kernel(Host(kernel=(5, 10))).is_here and not looks.kernel(Host(kernel=(6, 1))).is_here
     assert looks.namespace_limit(Host(max_user_namespaces=0)).is_here
     assert looks.sandboxes(Host(userns_error=1)).is_here and not looks.sandboxes(Host()).is_here
+    assert looks.sandboxes(Host(max_user_namespaces=0)).is_here
+    assert looks.sandboxes(Host(unprivileged_userns=False)).is_here
+    assert not looks.sandboxes(Host(unprivileged_userns=False, can_set_ids=True)).is_here
+
+
+def test_what_a_look_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether it is the cause, in words; nothing of the sort if a look can't tell."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    main(["doctor", "proxy"])
+    assert "  here    not the cause: no variable names a proxy here\n" in capsys.readouterr().out
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    main(["doctor", "proxy"])
+    assert "  here    likely the cause: HTTPS_PROXY is set here\n" in capsys.readouterr().out
+    main(["doctor", "open-files"])
+    assert "the cause:" not in capsys.readouterr().out
+
+
+def test_a_home_is_named_once_more() -> None:
+    """Each page that a user of a home meets says how."""
+    assert "--write DIR" in PROSE["run"].paragraphs[2]
+    for path in ("README.md", "docs/howto/symptoms.md", "docs/howto/hide-files.md"):
+        assert re.search(r"once more: `(?:nsbox run )?--write", (ROOT / path).read_text(encoding="utf-8")), path
 
 
 def test_doctor_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,9 @@ def lines(symptoms: Sequence[Symptom], style: Style) -> Iterator[str]:
 def _look(symptom: Symptom, host: Host, style: Style) -> Iterator[str]:
     assert symptom.look is not None
     look = symptom.look(host)
-    verdict, colour = {True: ("yes", "bad"), False: ("no", "good"), None: ("", "fair")}[look.is_here]
+    verdict, colour = {True: ("likely the cause", "bad"), False: ("not the cause", "good"), None: ("", "fair")}[
+        look.is_here
+    ]
     first, *rest = _row("here", f"{verdict}: {look.said}" if verdict else look.said)
     yield first.replace(f" {verdict}:", f" {style.paint(colour, verdict)}:", 1) if verdict else first
     yield from rest

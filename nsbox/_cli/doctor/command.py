@@ -16,15 +16,25 @@ from nsbox._popen.doctor import DEFAULT, DEGRADED, Check, doctor
 
 _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}
 _LONGEST = 1 << 20  # bytes of an error text on stdin
+_MEANINGS = {
+    "ok": "means that it works",
+    "no": "means that it doesn't, and that the default policy doesn't need it",
+    "FAILS": "means that it doesn't, and that the default policy needs it",
+    "-": "means that it couldn't be tried",
+}
 _COLOURS = {"ok": "good", "FAILS": "bad", "no": "fair", "-": "fair"}
 
 
+def _mark(check: Check) -> str:
+    return _MARKS[check.state] if check.is_needed or check.state != "fails" else "no"
+
+
 def _lines(check: Check, style: Style) -> list[str]:
-    mark = _MARKS[check.state] if check.is_needed or check.state != "fails" else "no"
-    shown = style.paint(_COLOURS[mark], mark) + " " * (6 - len(mark))
-    lines = [f"{shown} {check.name}{f': {check.said}' if check.said else ''}"]
+    mark = _mark(check)
+    text = f"{mark:<6} {check.name}{f': {check.said}' if check.said else ''}"
+    lines = textwrap.wrap(text, 110, subsequent_indent=" " * 9, break_long_words=False, break_on_hyphens=False)
+    lines[0] = style.paint(_COLOURS[mark], mark) + lines[0][len(mark) :]
     if check.name == DEGRADED:
-        lines = textwrap.wrap(lines[0], 110, subsequent_indent=" " * 9)
         lines += [f"       write: {part}" for part in check.remedy.split(", or ")]
     if check.state == "fails" and check.remedy:
         lines += textwrap.wrap(f"help: {check.remedy}", 110, initial_indent=" " * 7, subsequent_indent=" " * 13)
@@ -52,6 +62,8 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps({"holds": holds, "checks": [asdict(check) for check in checks]}, indent=1))
     else:
         print(*(line for check in checks for line in _lines(check, style_for(sys.stdout))), sep="\n")
+        marks = {_mark(check) for check in checks}
+        print(*("", *(f"{mark:<6} {meaning}" for mark, meaning in _MEANINGS.items() if mark in marks)), sep="\n")
         print(f"\nThe default policy is {'' if holds else 'NOT '}enforced in full on this machine.")
     return 0 if holds else 1
 

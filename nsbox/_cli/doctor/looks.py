@@ -28,14 +28,16 @@ def _yes_or_no(is_here: bool, yes: str, no: str) -> Look:
 
 
 def sandboxes(host: Host) -> Look:
-    """Look whether sandboxes start here, so that an error must be the command's own, about its policy."""
+    """Look whether sandboxes start here. If so, a look at the machine can't tell: it is the policy that decides."""
     if host.core_problem:
         return Look(True, host.core_problem)
-    if host.system == "Darwin":
-        return Look(bool(host.seatbelt_problem), host.seatbelt_problem or "profiles can be applied here")
+    if host.system == "Darwin" and host.seatbelt_problem:
+        return Look(True, host.seatbelt_problem)
     if host.userns_error:
-        return Look(True, f"a sandbox fails here ({os.strerror(host.userns_error)}): `nsbox doctor` says why")
-    return Look(False, "sandboxes start here: the message is the command's own, about what its policy allows")
+        return Look(True, f"no sandbox starts here ({os.strerror(host.userns_error)}); `nsbox doctor` says why")
+    if host.max_user_namespaces == 0 or (host.unprivileged_userns is False and not host.can_set_ids):
+        return Look(True, "this machine's settings allow no user namespaces; `nsbox doctor` says which")
+    return Look(None, "sandboxes start on this machine, so the policy decides")
 
 
 def apparmor(host: Host) -> Look:
@@ -67,14 +69,18 @@ def procfs(host: Host) -> Look:
 def namespace_limit(host: Host) -> Look:
     """Look at the sysctl."""
     number = host.max_user_namespaces
-    return Look(None, "it can't be read") if number is None else Look(number == 0, f"it is {number} here")
+    return (
+        Look(None, "it can't be read") if number is None else Look(number == 0, f"user.max_user_namespaces is {number}")
+    )
 
 
 def namespaces_switch(host: Host) -> Look:
     """Look at Debian's sysctl."""
     if host.unprivileged_userns is None:
         return Look(False, "this kernel has no such setting")
-    return _yes_or_no(not host.unprivileged_userns, "it is 0 here", "it is 1 here")
+    return _yes_or_no(
+        not host.unprivileged_userns, "kernel.unprivileged_userns_clone is 0", "kernel.unprivileged_userns_clone is 1"
+    )
 
 
 def chroot(host: Host) -> Look:

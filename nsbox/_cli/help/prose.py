@@ -46,6 +46,10 @@ PROSE = {
             "system's directories. It has no network, and none of your environment's secrets. What it starts "
             "ends with it.",
             "The command's options follow its name. A -- before it is only needed if its name begins with a dash.",
+            "A home directory, or one above it, is refused as the workspace, since it has your keys. If you mean it, "
+            "name it once more: --write DIR.",
+            "If the command fails and nsbox knows what may be the reason, it says so on standard error, with the "
+            "option that would help. It judges by how the command ended and, on a terminal, by what was shown there.",
         ),
         examples=(
             ("nsbox run -- npm test", "runs the tests; they can change this directory and nothing else"),

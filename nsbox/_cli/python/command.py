@@ -9,8 +9,9 @@ import os
 import sys
 import tokenize
 
-from nsbox._base.errors import InterpreterError, PolicyError
+from nsbox._base.errors import InterpreterError, NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._cli.messages import complain, of_chdir
 from nsbox._cli.policy import policy_of, record_of
 from nsbox._cli.python.program import Program, no_interpreter, python_of, record, run
 from nsbox._popen.story import Attempt
@@ -38,6 +39,10 @@ def main(options: argparse.Namespace) -> int:
         return (record if options.json else run)(program, policy, options)
     except InterpreterError as error:
         return no_interpreter(error)
+    except NsboxError as error:
+        if (named := of_chdir(error, options.chdir)) is error:
+            raise
+        return complain(named, 125)
 
 
 # ---- the program

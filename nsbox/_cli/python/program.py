@@ -10,11 +10,11 @@ import threading
 
 from nsbox._base.errors import InterpreterError, NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._cli.messages import complain, say
+from nsbox._cli.messages import complain, of_chdir, say
+from nsbox._cli.policy import in_options
 from nsbox._cli.run import bridge, direct
 from nsbox._cli.run.command import give_terminal
 from nsbox._cli.run.job import TIMED_OUT, Job, NotStarted, started
-from nsbox._cli.run.network import refusals
 from nsbox._logs import observers
 from nsbox._python.call import PythonCall, refusal, run_frame
 from nsbox._python.way import BranchKeeper, BranchPopen, BranchWay
@@ -70,7 +70,7 @@ def no_interpreter(error: InterpreterError) -> int:
         say(f"--import: {error.what}: {error.problem}")
         return 1
     what = f"{error.what}: " if error.what else ""
-    say(what + error.problem.replace("python=", "--python").replace("read=", "--read"))
+    say(what + in_options(error.problem).replace("python=", "--python").replace("read=", "--read"))
     return 125
 
 
@@ -165,10 +165,14 @@ class Work:
         finally:
             observers.call.reset(token)
 
-    def finish(self, job: Job) -> int:
-        """Return the exit status, once nothing is left of the program."""
-        for text in refusals(self._policy, job) if job.status else ():
-            say(text)
+    def finish(self, job: Job, output: str) -> int:
+        """Return the exit status, once nothing is left of the program. output: as for hints()."""
+        if job.status:
+            from nsbox._cli.run.hints import hints
+
+            is_from_file = self._options.policy is not None
+            for text in hints(self._policy, job, output, command=["python"], line=None, is_from_file=is_from_file):
+                say(text)
         self._stack.close()
         assert isinstance(job, BranchJob)
         if job.line.failure is not None:
@@ -181,7 +185,7 @@ class Work:
         """Report an error; return the exit status for it."""
         with contextlib.suppress(NsboxError):
             self._stack.close()
-        return failed(error)
+        return failed(error, self._options.chdir)
 
 
 def late(options: argparse.Namespace, status: int) -> int:
@@ -189,14 +193,14 @@ def late(options: argparse.Namespace, status: int) -> int:
     return complain(PolicyError("--timeout", f"the code was ended after {options.timeout:g} s"), status)
 
 
-def failed(error: BaseException) -> int:
-    """Report an error of the start; return the exit status for it."""
+def failed(error: BaseException, chdir: str | None) -> int:
+    """Report an error of the start; return the exit status for it. chdir: the directory that an option names."""
     if isinstance(error, NotStarted):
         error = error.error
     if isinstance(error, InterpreterError):
         return no_interpreter(error)
     if isinstance(error, NsboxError | OSError):
-        return complain(error, 2 if isinstance(error, PolicyError) else 125)
+        return complain(of_chdir(error, chdir), 2 if isinstance(error, PolicyError) else 125)
     import traceback  # for a bug of ours
 
     traceback.print_exception(error)
@@ -212,7 +216,7 @@ def run(program: Program, policy: Policy, options: argparse.Namespace) -> int:
             return bridge.run(work, terminals)
         try:
             job, _ = direct.run(work.start, has_session=True, is_session_ours=False)
-            return work.finish(job)
+            return work.finish(job, "")
         except (NotStarted, NsboxError, OSError) as error:
             return work.fail(error)
 

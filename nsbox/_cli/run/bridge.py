@@ -29,6 +29,7 @@ from nsbox._cli.run.signals import FORWARDED, Signals, stop_self
 from nsbox._popen import pty
 
 _MOST = 65536  # once so many bytes wait to be written, no more is read; a terminal holds less
+_LAST = 16384  # bytes of output that tell why a command has failed
 _STOPS_READER = (signal.SIGTTIN, signal.SIGTTOU)
 
 
@@ -38,8 +39,8 @@ class Work(Protocol):
     def start(self, **options: Any) -> Job:
         """Return the command, started with these options of Job."""
 
-    def finish(self, job: Job) -> int:
-        """Return the exit status, after what is to be done at the command's end."""
+    def finish(self, job: Job, shown: str) -> int:
+        """Return the exit status, after what is to be done at the command's end. shown: the end of its output."""
 
     def fail(self, error: BaseException) -> int:
         """Return the exit status, after reporting an error of start() or finish()."""
@@ -131,6 +132,7 @@ class Bridge:
         self._forward = forward
         self._saved: Any = None  # the terminal's settings while it is raw, which is while we are in the foreground
         self._typed, self._printed = bytearray(), bytearray()
+        self._last, self._has_typed = bytearray(), False  # the end of the output; whether keys were typed
         self._is_up = self._link_is_up = True  # whether the user's terminal is there, and the monitor
         self._has_started = False  # what the command prints waits for this: the user's terminal becomes raw first
         self.returncode: int | None = None
@@ -183,6 +185,7 @@ class Bridge:
             data = b""
         if data:
             self._note_signals(data)
+            self._has_typed = True
             self._typed += data
         else:
             self._hang_up()
@@ -215,6 +218,9 @@ class Bridge:
         if self._saved is None and self._doubles_returns():
             data = data.replace(b"\r\n", b"\n")
         self._printed += data
+        self._last += data
+        if len(self._last) > 2 * _LAST:
+            del self._last[:-_LAST]
         return size
 
     def _doubles_returns(self) -> bool:
@@ -343,7 +349,7 @@ class Bridge:
             self.returncode = content
             self._drain()
             self._put_back()
-            self._link.send(l.SHOWN)
+            self._link.send(l.SHOWN, b"" if self._has_typed else bytes(self._last[-_LAST:]))
         elif not letter:
             self._link_is_up = False
 

@@ -11,10 +11,10 @@ from typing import Any
 from nsbox._base.display import printable
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._cli.messages import complain, say
+from nsbox._cli.messages import complain, of_chdir, say
 from nsbox._cli.policy import policy_of, record_of
 from nsbox._cli.run.job import Job, NotStarted, started
-from nsbox._cli.run.network import Extras, Wiring, extras_of, recorded, refusals, wiring
+from nsbox._cli.run.network import Extras, Wiring, extras_of, recorded, wiring
 from nsbox._policy.policy import Policy
 from nsbox._popen.story import Attempt
 
@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
 
     try:
         job, keys = direct.run(work.start, has_session=policy.new_session, is_session_ours=is_kept)
-        status = work.finish(job)
+        status = work.finish(job, "")
     except (NotStarted, NsboxError, OSError) as error:
         return work.fail(error)
     direct.end_as_typed(job.returncode or 0, group=-(job.returncode or 0) in keys)
@@ -180,12 +180,15 @@ class Work:
             raise
         return self._transaction
 
-    def finish(self, job: Job) -> int:
-        """Return the exit status, after showing a transaction's changes, and committing or dropping them."""
+    def finish(self, job: Job, output: str) -> int:
+        """Return the exit status, after showing a transaction's changes, and committing or dropping them.
+
+        output: the end of what the command has shown on its terminal; "" if that isn't known.
+        """
         status = job.status
         words = self._options
         if status != 0 and not words.quiet and words.work != "shell":  # a shell has shown its commands' failures
-            for text in refusals(self.policy, job):
+            for text in self._why(job, output):
                 say(text)
         self._unwire()
         if job.timed_out:
@@ -202,6 +205,14 @@ class Work:
         finally:
             self._drop()
         return status
+
+    def _why(self, job: Job, output: str) -> tuple[str, ...]:
+        """Return what the policy refused to a failed command, or what it may have lacked: a sentence each."""
+        from nsbox._cli.run.hints import hints
+
+        words = self._options
+        is_from_file = words.policy is not None
+        return hints(self.policy, job, output, command=self.command, line=words.line, is_from_file=is_from_file)
 
     def _commit(self) -> None:
         assert self._transaction is not None
@@ -242,7 +253,7 @@ class Work:
         """Report an error; return the exit status for it."""
         self._drop()
         if isinstance(error, NotStarted):
-            return complain(error.error, error.status)
+            return complain(of_chdir(error.error, self._options.chdir), error.status)
         if isinstance(error, NsboxError):
             return complain(error, 2 if isinstance(error, PolicyError) else 125)
         if isinstance(error, OSError):

@@ -39,7 +39,8 @@ class Job(Popen["bytes"]):
         timeout, grace: seconds.
         """
         self._terminal_of, self._leads_group = terminal_of, own_group
-        self.timed_out = False
+        self.directory: str | None = None if options.get("cwd") is None else os.path.abspath(options["cwd"])
+        self.timed_out = self.was_killed = False
         self._grace = grace
         self._end_at = math.inf if timeout is None else time.monotonic() + timeout
         self._kill_at = math.inf
@@ -92,6 +93,11 @@ class Job(Popen["bytes"]):
         """Stop it, if its terminal can't: most commands have been stopped by that."""
 
     # ---- its end
+
+    def kill(self, **options: Any) -> None:
+        """End it by SIGKILL, as Popen does, and remember that."""
+        self.was_killed = True
+        super().kill(**options)
 
     def end(self) -> None:
         """End it: by SIGTERM now, by SIGKILL after the grace period."""

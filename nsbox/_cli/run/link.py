@@ -21,7 +21,7 @@ BACKGROUND = b"b"  # be in its background
 SIGNAL = b"n"  # content: a signal for the command
 END = b"t"  # end the command
 SETTINGS = b"w"  # content: settings to give the user's terminal if the bridge dies, or None
-SHOWN = b"d"  # all output is shown, and the user's terminal is as it was
+SHOWN = b"d"  # the user's terminal is as it was; content: the end of the output, b"" if keys were typed
 
 
 class Link:

@@ -35,7 +35,7 @@ class Monitor:
         os.setsid()
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
-    def run(self, start: Callable[[], Job], finish: Callable[[Job], int], *, blocked: set[int]) -> int:
+    def run(self, start: Callable[[], Job], finish: Callable[[Job, str], int], *, blocked: set[int]) -> int:
         """Start the command, wait for its end, and return the exit status that finish() returns.
 
         blocked: the signal mask from now on.
@@ -52,11 +52,14 @@ class Monitor:
                 job.kill()
                 raise
         self._link.send(l.ENDED, job.returncode)
-        while (letter := self._link.receive()[0]) not in (l.SHOWN, b""):
+        shown = ""
+        while (message := self._link.receive())[0] not in (l.SHOWN, b""):
             pass
-        if not letter:
+        if message[0]:
+            shown = message[1].decode(errors="replace")
+        else:
             self._restore()
-        return finish(job)
+        return finish(job, shown)
 
     def _step(self, job: Job) -> None:
         ready = job.await_event([self._link.fd, self._signals.fd])

@@ -81,9 +81,13 @@ def test_command(tmp_path: Path) -> None:
     found = json.loads(data.stdout)
     assert text.returncode == data.returncode == (0 if found["holds"] else 1)
     for check in found["checks"]:
-        assert check["name"] in text.stdout
+        assert check["name"] in " ".join(text.stdout.split())
         assert check["state"] in ("works", "fails", "not tried")
     assert ("NOT enforced" in text.stdout) is not found["holds"]
+    assert max(map(len, text.stdout.splitlines())) <= 120
+    states = {(check["state"], check["is_needed"]) for check in found["checks"]}
+    assert "\nok     means that it works\n" in text.stdout
+    assert ("\nno     means that" in text.stdout) is (("fails", False) in states)
 
 
 def test_in_a_sandbox(workspace: Path) -> None:

@@ -271,3 +271,43 @@ def test_names_of_all_kinds(policy: Policy, tree: Path) -> None:
             os.stat(tree / "ws" / name).st_dev,
             os.stat(tree / "ws" / name).st_ino,
         ]
+
+
+OWN = ("/tmp/nsbox-x", "/dev/null", "/dev/shm/x", "/proc/self/status", "/proc/version", "/home/x")
+SYSTEM = (
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/usr/bin/env",
+    "/bin/sh",
+    "/usr/lib/os-release",
+)
+ABSENT = ("/var/log", "/root/.bashrc", "/sys/kernel/notes", "/run/utmp")
+
+
+def test_typical_paths(tree: Path) -> None:
+    """The questions are about this machine's files, and true of commands. File tools open only what the policy names.
+
+    Control: a command can write to the sandbox's own /tmp and HOME. That is no file of this machine, as can_write() says.
+    """
+    workspace = tree / "ws"
+    with nsbox.Sandbox(Policy.workspace(workspace)) as box:
+        for path in SYSTEM:
+            assert box.can_read(path) and not box.can_write(path), path
+            assert box.exec("cat", [path]).returncode == 0 != box.exec("touch", [path]).returncode, path
+            with pytest.raises(AccessError, match="in no directory that the policy names"):
+                box.read(path)
+        for path in ABSENT:
+            assert not box.can_read(path) and not box.can_write(path), path
+            assert box.exec("cat", [path]).returncode != 0, path
+        home = box.shell("echo ~").stdout.strip()
+        for path in (*OWN, f"{home}/x"):
+            assert not box.can_read(path) and not box.can_write(path), path
+        for path in ("/tmp/nsbox-x", f"{home}/x"):
+            assert box.exec("touch", [path]).returncode == 0, path
+        assert not os.path.lexists("/tmp/nsbox-x")
+        for path in (workspace / "sub/file", workspace / "new"):
+            assert box.can_read(path) and box.can_write(path)
+            assert box.exec("touch", [str(path)]).returncode == 0 and path.exists()
+            assert box.read(path) == path.read_text()

@@ -19,8 +19,9 @@ COMMANDS = (
         "/home/me is a home directory: commands could read its keys",
         pattern("is a home directory", "has the home directory"),
         ("home", "workspace"),
-        "in a home, commands could read keys and change what your shell runs",
-        "`mkdir project && cd project`, or `--workspace DIR`; if you mean the home, `--write ~` as well",
+        "the workspace is a home directory or has one in it: commands could read keys, and change what your shell runs",
+        "`mkdir project && cd project`, or `--workspace DIR`; if you mean it, name the directory once more: "
+        "`--write DIR`, with --read-only `--read DIR`; in Python, `write=[DIR]`",
         None,
         "hide-files.md#home-directories",
     ),
