@@ -233,7 +233,7 @@ def _is_private(address: str) -> bool:
 
 
 def _is_special(address: str) -> bool:
-    """Say if no sentence may tell how to open an address: metadata, multicast, or one that stands for something else."""
+    """Say if no sentence may tell how to open an address: loopback, metadata, 198.18.0.0/15, multicast."""
     value = _value(address)
     nets = ((0, 8), (127 << 24, 8), (0xA9FE0000, 16), (0xC6120000, 15), (0xE0000000, 3))
     return value is not None and any(value >> (32 - bits) == net >> (32 - bits) for net, bits in nets)

@@ -168,7 +168,7 @@ def _by_number(text: str) -> bool:
 
 
 def unreached(text: str) -> Iterator[tuple[str, str]]:
-    """Explain, under a network list, failures that the kernel decides inside, without the relay."""
+    """Explain, under a network list, failures that the kernel decides inside: no relay has reported any."""
     lines = [line for line in text.splitlines() if UNREACHED.search(line)]
     if any(_OWN.search(line) for line in lines):
         yield (
@@ -179,8 +179,8 @@ def unreached(text: str) -> Iterator[tuple[str, str]]:
     elif lines:
         yield (
             "network",
-            "network= refused nothing of this; there is no IPv6 in the sandbox, so call a host by its name; for a server "
-            "of this machine, network= needs 'localhost:PORT'",
+            "network= refused nothing here: there is no IPv6 in the sandbox, so call hosts by their names; a server of this "
+            "machine needs the entry 'localhost:PORT'",
         )
 
 
