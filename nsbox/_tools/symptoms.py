@@ -179,8 +179,8 @@ def unreached(text: str) -> Iterator[tuple[str, str]]:
     elif lines:
         yield (
             "network",
-            "network= refused nothing here: there is no IPv6 in the sandbox, so call hosts by their names; a server of this "
-            "machine needs the entry 'localhost:PORT'",
+            "network= refused nothing here: there is no IPv6 in the sandbox, so call hosts by their names; a server of "
+            "this machine needs the entry 'localhost:PORT'",
         )
 
 
