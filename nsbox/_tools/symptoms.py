@@ -29,7 +29,7 @@ NETWORK = re.compile(
     r"network is unreachable|[Tt]emporary failure in name lookup|dns error|getaddrinfo"
 )
 UNREACHED = re.compile(
-    r"Network is unreachable|ENETUNREACH|No route to host|EHOSTUNREACH|Connection refused|ECONNREFUSED|"
+    r"[Nn]etwork is unreachable|ENETUNREACH|[Nn]o route to host|EHOSTUNREACH|[Cc]onnection refused|ECONNREFUSED|"
     r"(?:Could not|Couldn't|Failed to|Can't|unable to) connect"
 )
 OFF = (

@@ -88,7 +88,8 @@ def test_hints(client: Client) -> None:
 line = f"{sys.executable} -S -P -c 'import socket; socket.create_connection((\\"%s\\", 443), 9)'"
 with nsbox.Sandbox(policy("a.example:80")) as box, box.session() as session:
     for one in (box, session):
-        for text in (line % "10.1.2.3", line % "10.1.2.3" + " || true", line % "169.254.169.254"):
+        go = "; echo 'dial tcp 10.1.2.3:443: connect: no route to host' >&2"
+        for text in (line % "10.1.2.3", line % "10.1.2.3" + " || true", line % "10.1.2.3" + " 2>&1" + go, line % "169.254.169.254"):
             result = one.shell(text)
             print(result.returncode, *[hint.message for hint in result.why if hint.kind == "network"])
 command = [sys.executable, "-P", "-m", "nsbox", "run", "--allow-net", "a.example:80", "--net-log", "../log", "--audit", "../audit"]
@@ -102,7 +103,7 @@ print([(r["address"], r["port"]) for r in end["network"]["refusals"]], end["netw
     said = "10.1.2.3:443 isn't in network= (a.example:80); add '10.1.2.3:443'"
     metadata = "169.254.169.254:443 isn't in network= (a.example:80)"
     assert client(PRELUDE + code) == [
-        *([f"1 {said}", f"0 {said}", f"1 {metadata}"] * 2),
+        *([f"1 {said}", f"0 {said}", f"0 {said}", f"1 {metadata}"] * 2),
         "nsbox: 10.1.2.3:443 isn't in --allow-net (a.example:80); add --allow-net 10.1.2.3:443",
         "connect 10.1.2.3 443 tcp refused not-listed",
         "[('10.1.2.3', 443)] 1 True",
