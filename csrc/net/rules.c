@@ -31,8 +31,6 @@ int rules_read(struct rules *rules, const void *blob, size_t size)
         const nsbox_net_rule *rule = &rules->rules[i];
         if (!is_sound(rule, names))
             return -EINVAL;
-        rules->allows |= !(rule->flags & NSBOX_NET_DENY);
-        rules->has_any |= rule->kind == NSBOX_NET_ANY;
         rules->has_udp |= rule->flags & NSBOX_NET_UDP && !(rule->flags & NSBOX_NET_DENY);
     }
     return 0;

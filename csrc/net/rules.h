@@ -15,9 +15,7 @@ struct rules {
     const nsbox_net_rules *head; /* in the blob, which has been checked and stays in memory */
     const nsbox_net_rule *rules;
     const char *names;
-    int has_any; /* an entry for each address that is public */
     int has_udp; /* an entry for UDP */
-    int allows;  /* an entry that isn't a denial */
 };
 
 /* Read a blob of this size. 0, or -EINVAL for a blob that the caller's side would never make. */

@@ -100,15 +100,15 @@ static void tell_ports_taken(const struct sandbox *s)
     }
 }
 
-static int update(struct sandbox *s, const struct rules *old, const char **step)
+static int update(struct sandbox *s, const char **step)
 {
     int old_tap = s->tap.fd, had_udp = s->udp_tap.fd >= 0;
-    connections_revoke(s); /* before the routes go, since their clients learn of it through these */
+    connections_revoke(s);
     flows_revoke(s);
     for (int i = 0; i < s->n_localhost; i++)
         if (!is_listed(s->localhost[i].port))
             loop_close(&s->localhost[i].source);
-    int ret = enter_update(s, old, &list, step);
+    int ret = enter_update(s, &list, step);
     if (s->tap.fd != old_tap) {
         replace_tap(s, old_tap);
         ret = ret ? ret : loop_add(&s->tap, EPOLLIN);
@@ -134,7 +134,7 @@ void list_replace(int fd, int answer)
     }
     list = new; /* in force, even if its routes and ports fail */
     for (struct sandbox *s = sandbox_newest(); s; s = s->next) {
-        int its = update(s, &old, &its_step);
+        int its = update(s, &its_step);
         if (its && !ret) {
             ret = its;
             step = its_step;

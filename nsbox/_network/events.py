@@ -85,8 +85,8 @@ class NetworkEvent(Frozen):
     address: of the host outside, if known; else "".
     verdict: "allowed", "refused" (by the policy), or "failed" (for another reason).
     reason: why; "" if there is nothing to say.
-    errno: the error that the command got, or 0.
-    sni: the name in a TLS hello that was refused because of it.
+    errno: of a refusal, what the command gets; of a failure, what this host got; or 0.
+    sni: in a "close", the server's name in the client's TLS hello, if one was read.
     sent, received: bytes, from the command's point of view.
     ms: how long it took, in milliseconds.
     """

@@ -192,14 +192,15 @@ def _entry(event: NetworkEvent) -> str:
 
 def _not_listed(network: Network, group: list[NetworkEvent], words: _Words) -> str:
     what, are_many = _several(map(_subject, group))
-    entries = list(dict.fromkeys(map(_entry, group)))[:_MOST_SUBJECTS]
+    entries = list(dict.fromkeys(_entry(event) for event in group if not _is_special(event.address)))[:_MOST_SUBJECTS]
+    remedy = f"; {words.add(*entries)}" if entries else ""
     others = _others(network, group[0])
     if group[0].port and others:
         listed, has_several = _several(f":{port}" for port in others)
-        return f"{what}: only {listed} {'are' if has_several else 'is'} listed; {words.add(*entries)}"
+        return f"{what}: only {listed} {'are' if has_several else 'is'} listed{remedy}"
     verb, listed = "aren't" if are_many else "isn't", _listed(network)
     where = f"in {words.list} ({listed})" if listed else f"allowed, since {words.list} lists nothing"
-    text = f"{what} {verb} {where}; {words.add(*entries)}"
+    text = f"{what} {verb} {where}{remedy}"
     return text if group[0].port else f"{text}, or with another port than {HTTPS}"
 
 
@@ -229,6 +230,13 @@ def _is_private(address: str) -> bool:
     spans = {"10.": (0, 255), "192.": (168, 168), "172.": (16, 31), "100.": (64, 127)}
     low, high = spans.get(address.partition(".")[0] + ".", (256, 0))
     return low <= second <= high
+
+
+def _is_special(address: str) -> bool:
+    """Say if no sentence may tell how to open an address: loopback, metadata, 198.18.0.0/15, multicast."""
+    value = _value(address)
+    nets = ((0, 8), (127 << 24, 8), (0xA9FE0000, 16), (0xC6120000, 15), (0xE0000000, 3))
+    return value is not None and any(value >> (32 - bits) == net >> (32 - bits) for net, bits in nets)
 
 
 def _of_address(network: Network, event: NetworkEvent) -> list[str]:

@@ -135,7 +135,7 @@ def reasons(
     if missing is not None and _is_program(missing, shell):
         found.append(Hint(*symptoms.program(seen, missing)))
     if (ending is not None or not text.strip()) and symptoms.wants_network(policy, line):  # or curl -s
-        found.append(Hint("network", "the network is off in this sandbox (network='none'): it may have needed one"))
+        found.append(Hint("network", f"the command may have wanted the network: {symptoms.OFF}"))
     start = cwd or policy.workdir or "/"
     found += _paths(seen, text, start)
     if not any(hint.kind in ("outside", "read-only") for hint in found):
@@ -168,7 +168,7 @@ def _on_the_way(policy: Policy, stderr: str, cwd: str | None, network: NetworkRe
         yield from (hint for hint in found if hint.kind in ("outside", "read-only"))
     yield from limited(policy, "\n".join(lines))
     if isinstance(policy.network, Network):
-        if any(symptoms.NETWORK.search(line) for line in lines):
+        if any(symptoms.NETWORK.search(line) or symptoms.UNREACHED.search(line) for line in lines):
             yield from network_hints(policy.network, network.events)
     else:
         yield from (Hint(*row) for row in symptoms.network(policy, "\n".join(lines)))

@@ -28,9 +28,13 @@ NETWORK = re.compile(
     r"failed to lookup address|Cannot assign requested address|Failed to establish a new connection|"
     r"network is unreachable|[Tt]emporary failure in name lookup|dns error|getaddrinfo"
 )
-_UNREACHED = re.compile(
-    r"Network is unreachable|ENETUNREACH|No route to host|EHOSTUNREACH|Connection refused|ECONNREFUSED|"
+UNREACHED = re.compile(
+    r"[Nn]etwork is unreachable|ENETUNREACH|[Nn]o route to host|EHOSTUNREACH|[Cc]onnection refused|ECONNREFUSED|"
     r"(?:Could not|Couldn't|Failed to|Can't|unable to) connect"
+)
+OFF = (
+    "the network is off in this sandbox (network='none'); whoever starts it can list hosts, such as "
+    "network=['api.example:443']"
 )
 _CONNECT = re.compile(r"(?:Could not|Couldn't|[Ff]ailed to|Can't|[Uu]nable to) connect to ")
 _OWN = re.compile(r"\blocalhost\b|\b127\.\d|\[?::1\b|\.sock\b|unix:")
@@ -155,7 +159,7 @@ def not_bash(line: str, shell: str | None, text: str = "", missing: str | None =
 def network(policy: Policy, text: str) -> Iterator[tuple[str, str]]:
     """Explain that there is no network at all, if that is what a text is about."""
     if policy.network == "none" and (NETWORK.search(text) or _by_number(text)):
-        yield "network", "the network is off in this sandbox (network='none')"
+        yield "network", OFF
 
 
 def _by_number(text: str) -> bool:
@@ -164,8 +168,8 @@ def _by_number(text: str) -> bool:
 
 
 def unreached(text: str) -> Iterator[tuple[str, str]]:
-    """Explain, under a network list, failures that the kernel decides inside, without the relay."""
-    lines = [line for line in text.splitlines() if _UNREACHED.search(line)]
+    """Explain, under a network list, failures that the kernel decides inside: no relay has reported any."""
+    lines = [line for line in text.splitlines() if UNREACHED.search(line)]
     if any(_OWN.search(line) for line in lines):
         yield (
             "network",
@@ -175,8 +179,8 @@ def unreached(text: str) -> Iterator[tuple[str, str]]:
     elif lines:
         yield (
             "network",
-            "network= lists hosts: an address that is connected to by number needs an entry of its own, such as "
-            "'10.1.2.3:5432'; this machine's 127.0.0.1 is 'localhost:PORT'",
+            "network= refused nothing here: there is no IPv6 in the sandbox, so call hosts by their names; a server of "
+            "this machine needs the entry 'localhost:PORT'",
         )
 
 

@@ -161,7 +161,7 @@ print(free.strip(), queries())
 """
     found = client(code)
     assert found[0] == "{3} 3 3 0"
-    assert " 0" not in found[1] and found[1].split()[1:] == ["ENETUNREACH", "ENETUNREACH"]
+    assert " 0" not in found[1] and found[1].split()[1:] == ["ECONNREFUSED", "EHOSTUNREACH"]
     assert found[2] == "-2 203.0.113.1 hi"
     assert found[3].strip() == "['dns.example']"
     assert found[4] == "-2 ['dns.example', 'secret.looked.up.example']"
@@ -291,7 +291,7 @@ print(run(control, policy("a.example:80-82")), end="")
     assert source in ("EINVAL", "ENETUNREACH", "timeout") and itself != "None" and server == "EADDRINUSE"
     assert " " not in found[2] and found[3] == "timeout"  # nobody came: what is there is the relay's, or nothing
     assert " " not in found[4].replace(" ", "", 2)
-    assert found[5].split()[0] == "ENETUNREACH" and found[5].split()[1] != "1"
+    assert found[5].split()[0] == "EHOSTUNREACH" and found[5].split()[1] != "1"
     assert found[6] == "TimeoutError"  # the control: elsewhere such a server is connected to
 
 
@@ -353,3 +353,111 @@ for tls in ("off", "sni"):
     off, on = (json.loads(line) for line in found)
     assert set(off.values()) == {True}
     assert {name for name, passed in on.items() if passed} == {"ours"}
+
+
+# Datagrams, and what isn't TCP: each is the error that it got, "timeout", or what has come back.
+DATAGRAMS = """
+def option(s, *settings):
+    for setting in settings:
+        s.setsockopt(*setting)
+BROADCAST, ROUTE = (socket.SOL_SOCKET, socket.SO_BROADCAST, 1), (socket.IPPROTO_IP, socket.IP_OPTIONS, bytes([131, 7, 4]))
+def send(to, size=4, port=9000, options=(), family=socket.AF_INET, kind=socket.SOCK_DGRAM, protocol=0):
+    try:
+        with socket.socket(family, kind, protocol) as s:
+            s.settimeout(1)
+            option(s, *options)
+            s.sendto(b"ping".ljust(size, b"."), (to, port))
+            return s.recv(9)[:4].decode(errors="replace")
+    except OSError as error:
+        return errno.errorcode.get(error.errno, "timeout")
+echo = b"\\\\x08\\\\0\\\\xf7\\\\xfe\\\\0\\\\0\\\\0\\\\1"
+TRIES = {
+    "own": lambda: send("192.0.2.1"), "loopback": lambda: send("127.0.0.1"), "any": lambda: send("0.0.0.0"),
+    "mapped": lambda: send("::ffff:192.0.2.1", family=socket.AF_INET6),
+    "broadcast": lambda: send("192.0.2.255", options=[BROADCAST]), "all ones": lambda: send("255.255.255.255", options=[BROADCAST]),
+    "fragments": lambda: send("192.0.2.1", 9000), "large": lambda: send("192.0.2.1", 65000),
+    "other": lambda: send("10.1.2.3", port=123), "link-local": lambda: send("169.254.169.254"),
+    "source route": lambda: send("192.0.2.1", options=[(*ROUTE[:2], ROUTE[2] + socket.inet_aton("203.0.113.1") + b"\\\\0")]),
+    "echo": lambda: send("192.0.2.1", protocol=socket.IPPROTO_ICMP),
+    "raw": lambda: send("192.0.2.1", kind=socket.SOCK_RAW, protocol=socket.IPPROTO_UDP),
+    "lite": lambda: send("192.0.2.1", protocol=136), "six": lambda: send("2001:db8:1::1", family=socket.AF_INET6),
+}
+print(json.dumps({name: call() for name, call in TRIES.items()}))
+"""
+
+
+@pytest.mark.vm
+def test_datagrams_beyond_the_list(client: Client) -> None:
+    """To the host's own addresses, loopback, broadcast, link-local, in fragments, by ICMP: a server of the host gets none
+    under lists of names, of addresses, with UDP, and empty ones. The control: with the host's network it gets them."""
+    code = f"DATAGRAMS = {DATAGRAMS!r}\n" + (
+        """
+import socket
+came = set()
+def serve(address, family):
+    server = socket.socket(family, socket.SOCK_DGRAM)
+    server.bind((address, 9000))
+    def answer():
+        while True:
+            data, client = server.recvfrom(65536)
+            came.add(len(data))
+            server.sendto(b"pong", client)
+    threading.Thread(target=answer, daemon=True).start()
+serve("0.0.0.0", socket.AF_INET)
+serve("2001:db8:1::1", socket.AF_INET6)
+for network in ("host", ["a.example:80"], ["203.0.113.0/24:80", "a.example:80"], ["a.example:123/udp"], []):
+    came.clear()
+    print(run(DATAGRAMS, nsbox.Policy.workspace(ws, network=network)), end="")
+    print(sorted(came))
+"""
+    )
+    found = client(code)
+    free = json.loads(found[0])
+    assert {name for name, said in free.items() if said == "pong"} >= {
+        "own",
+        "loopback",
+        "mapped",
+        "fragments",
+        "six",
+        "other",
+    }
+    assert {4, 9000, 65000} <= set(json.loads(found[1]))
+    for said, came in zip(found[2::2], found[3::2], strict=True):
+        assert came == "[]" and "pong" not in json.loads(said).values(), (said, came)
+    assert len(found) == 10
+
+
+@pytest.mark.vm
+def test_a_flood_of_attempts_by_number(client: Client) -> None:
+    """20,000 attempts, each on another address or port: the record is bounded, its first attempt stays, and another command
+    of the same relay is served meanwhile. The control: a few attempts are all there, and the record says so."""
+    code = """
+few = 'print(ask("10.1.2.3", 443), ask("203.0.113.9", 22), flush=True)'
+flood = few + '''
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for i in range(10000):
+    with socket.socket() as s:
+        s.setblocking(False)
+        s.connect_ex((f"10.{i % 200}.7.7", 1 + i))
+    u.sendto(b"x", (f"10.{i % 200}.8.8", 1 + i))
+print(ask("198.51.100.77", 7), flush=True)
+'''
+with nsbox.Sandbox(policy("a.example:80")) as box:
+    for code in (few, flood):
+        command = [sys.executable, "-S", "-P", "-c", ASK + code]
+        process = box.Popen(command, stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        print(box.check_output([sys.executable, "-S", "-P", "-c", ASK + 'print(ask("a.example", 80))'], text=True), end="")
+        process.communicate()
+        record = process.sandbox.network
+        kept = [(e.address, e.port) for e in record.refusals]
+        print(kept[:2] == [("10.1.2.3", 443), ("203.0.113.9", 22)], len(kept) <= 200, len(record.events) <= 1000)
+        print(len(kept), record.refused + record.lost, record.lost, record.is_complete, record.allowed)
+    print(len(relays()))
+"""
+    found = client(code)
+    assert found[:3] == ["203.0.113.1 hi", "True True True", "2 2 0 True 0"]
+    assert found[3:5] == ["203.0.113.1 hi", "True True True"]
+    kept, refused, _, is_complete, allowed = found[5].split()
+    assert (int(kept), is_complete, allowed) == (200, "False", "0") and int(refused) > 10000
+    assert found[6] == "1"

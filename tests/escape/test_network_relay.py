@@ -230,7 +230,7 @@ with nsbox.Sandbox(policy("a.example:80")) as box, nsbox.Sandbox(policy("b.examp
     process.kill()
     process.wait()
 """
-    refused = "ECONNREFUSED ENETUNREACH ECONNREFUSED ECONNREFUSED"
+    refused = "ECONNREFUSED EHOSTUNREACH ECONNREFUSED ECONNREFUSED"
     assert client(code) == ["inside", refused, refused]
 
 

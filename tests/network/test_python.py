@@ -29,7 +29,7 @@ with nsbox.Sandbox(policy("a.example:80")) as box:
     print(len(relays()))
 while relays(): time.sleep(0.01)
 """
-    one = "['203.0.113.1 hi', -2, 'ENETUNREACH', 'ECONNREFUSED'] 2 True"
+    one = "['203.0.113.1 hi', -2, 'EHOSTUNREACH', 'ECONNREFUSED'] 2 True"
     assert client(BEGIN + code) == [one, one, "1 0 0", one, one, "1 0 0", "1"]
 
 

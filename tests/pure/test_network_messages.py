@@ -52,6 +52,10 @@ def said(*events: NetworkEvent, network: Network = NET, words: str = "network=")
             "example.org:443); add '192.0.2.1:53/udp'",
         ),
         (
+            event("refused", "not-listed", "", 80, address="169.254.169.254"),
+            "169.254.169.254:80 isn't in network= (packages.example:443, *.hub.example:443, db.corp:5432, example.org:443)",
+        ),
+        (
             event("refused", "not-listed", "example.org", 22),
             "example.org:22: only :443 is listed; add 'example.org:22'",
         ),

@@ -40,21 +40,22 @@ def test_wildcards_and_denials(ask: Ask) -> None:
 
 
 def test_addresses(ask: Ask) -> None:
-    """A network of addresses at a port, but not beyond its edge; all else has no route, at once."""
+    """A network of addresses at a port, but not beyond its edge; all else is unreachable at once, and reported."""
     client = """
 for host in ("203.0.113.1", "203.0.113.3", "203.0.112.255", "203.0.114.0", "8.8.8.8", "10.1.2.3", "169.254.169.254"):
     print(host, ask(host, 5432, timeout=2))
 print(ask("203.0.113.1", 80))
 """
     found = ask([addresses("203.0.113.0", 24, 5432)], client)
-    no_route = [f"{host} {errno.ENETUNREACH}" for host in ("203.0.112.255", "203.0.114.0", "8.8.8.8", "10.1.2.3")]
+    others = ("203.0.112.255", "203.0.114.0", "8.8.8.8", "10.1.2.3", "169.254.169.254")
     assert found.lines() == [
         "203.0.113.1 b'203.0.113.1 hi'",
         f"203.0.113.3 {errno.ECONNREFUSED}",
-        *no_route,
-        f"169.254.169.254 {errno.ENETUNREACH}",
+        *(f"{host} {errno.EHOSTUNREACH}" for host in others),
         str(errno.EHOSTUNREACH),
     ]
+    assert [(host, "refused not-listed", 5432) for host in others] == found.of("connect")[2:-1]
+    assert {event["errno"] for event in found.events if event["verdict"] == "refused"} == {errno.EHOSTUNREACH}
 
 
 def test_what_a_server_does_is_what_a_client_sees(ask: Ask) -> None:
@@ -273,7 +274,8 @@ def mark():
 def datagram(host):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.settimeout(1)
-    s.sendto(b"x", (host, 53))
+    s.connect((host, 53))
+    s.send(b"x")
     return s.recv(9)
 
 def source():
@@ -286,8 +288,8 @@ print(attempt(raw), attempt(mark), attempt(lambda: datagram("8.8.8.8")), attempt
 print(attempt(source) is None)
 """
     found = ask([name("a.example", 80)], client)
-    perm, no_route = errno.EPERM, errno.ENETUNREACH
-    assert found.lines() == [f"{perm} {perm} {no_route} {no_route}", "False"]
+    perm = errno.EPERM
+    assert found.lines() == [f"{perm} {perm} {errno.ECONNREFUSED} {errno.EHOSTUNREACH}", "False"]
 
 
 def test_the_relay_confines_itself(ask: Ask) -> None:

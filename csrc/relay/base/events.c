@@ -1,5 +1,6 @@
 /* events.c: reports to the caller, without ever waiting for it: events that it doesn't accept are counted. */
 #include "events.h"
+#include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -74,6 +75,12 @@ int tell_ask(const struct ask *ask)
     return give(&question, sizeof question);
 }
 
+/* Returns the errno to report. A client that we refuse by ICMP_POLICY gets EHOSTUNREACH. */
+static int error_of(const struct event *event)
+{
+    return event->verdict == NSBOX_NET_REFUSED && event->error == EACCES ? EHOSTUNREACH : event->error;
+}
+
 void tell(const struct event *event)
 {
     nsbox_net_event to = {.head = {.kind = NSBOX_NET_EVENT,
@@ -84,7 +91,7 @@ void tell(const struct event *event)
                           .what = event->what,
                           .verdict = event->verdict,
                           .reason = event->reason,
-                          .error = event->error,
+                          .error = error_of(event),
                           .protocol = (uint32_t)event->protocol,
                           .port = event->port,
                           .milliseconds = (uint32_t)event->milliseconds,

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 
 /* Addresses inside: names get invented ones in 198.18.0.0/16, our own are in 198.19.0.0/24 (RFC 2544). */
-enum { INVENTED_BITS = 16, INVENTED_FIRST = INVENTED + 256 };
+enum { INVENTED_FIRST = INVENTED + 256 };
 enum { OWN_ADDRESS = 0xc6130001, OWN_DNS = 0xc6130035, OWN_NET = 0xc6130000, OWN_BITS = 24 };
 enum { MARK = 0x6e73 }; /* marks our own packets */
 
@@ -137,13 +137,13 @@ void loop_run(
 
 /* enter.c: what needs the sandbox's namespaces. Each returns 0 or -errno, and *step says what failed. */
 int enter_set_up(struct sandbox *sandbox, const struct rules *rules, const char **step);
-int enter_update(struct sandbox *sandbox, const struct rules *old, const struct rules *rules, const char **step);
+int enter_update(struct sandbox *sandbox, const struct rules *rules, const char **step);
 int enter_spares(struct sandbox *sandbox, const char **step);
 int enter_filter(struct sandbox *sandbox, int listener);
 
 /* netlink.c */
-int netlink_set_up(const struct rules *rules);
-int netlink_update(const struct rules *old, const struct rules *rules);
+int netlink_set_up(int has_udp);
+int netlink_update(int has_udp);
 
 /* filter.c */
 int filter_tap(int fd, const struct sandbox *sandbox);

@@ -16,7 +16,7 @@ enum { STACK = 65536 };
 struct visit {
     int (*make)(struct visit *);
     struct sandbox *sandbox;
-    const struct rules *old, *rules;
+    const struct rules *rules;
     int listener;
     const char **step;
     int ret;
@@ -187,7 +187,13 @@ static int make_all(struct visit *v, const struct step *steps, size_t n)
 static int make_routes(struct visit *v)
 {
     v->sandbox->refuses_udp |= v->rules->has_udp;
-    return v->old ? netlink_update(v->old, v->rules) : netlink_set_up(v->rules);
+    return netlink_set_up(v->rules->has_udp);
+}
+
+static int make_datagrams(struct visit *v)
+{
+    v->sandbox->refuses_udp |= v->rules->has_udp;
+    return netlink_update(v->rules->has_udp);
 }
 
 static int set_up(struct visit *v)
@@ -202,7 +208,7 @@ static int set_up(struct visit *v)
 static int update(struct visit *v)
 {
     static const struct step steps[] = {
-        {"ports", make_ports}, {"tap", make_tap}, {"udp", make_udp_tap}, {"routes", make_routes}};
+        {"ports", make_ports}, {"tap", make_tap}, {"udp", make_udp_tap}, {"routes", make_datagrams}};
     return make_all(v, steps, sizeof steps / sizeof *steps);
 }
 
@@ -243,9 +249,9 @@ int enter_set_up(struct sandbox *sandbox, const struct rules *rules, const char 
     return enter(&(struct visit){.make = set_up, .sandbox = sandbox, .rules = rules, .step = step});
 }
 
-int enter_update(struct sandbox *sandbox, const struct rules *old, const struct rules *rules, const char **step)
+int enter_update(struct sandbox *sandbox, const struct rules *rules, const char **step)
 {
-    return enter(&(struct visit){.make = update, .sandbox = sandbox, .old = old, .rules = rules, .step = step});
+    return enter(&(struct visit){.make = update, .sandbox = sandbox, .rules = rules, .step = step});
 }
 
 int enter_spares(struct sandbox *sandbox, const char **step)

@@ -1,8 +1,8 @@
 /* netlink.c: sets addresses, routes and rules of a sandbox's net namespace, in one message to the kernel
  * (rtnetlink(7)).
  *
- * Whatever a policy lists is local to the namespace: packets go to lo, where the relay sees them. Nothing else has a
- * route.
+ * Every address is local to the namespace: packets go to lo, where the relay sees them. So it hears of attempts that no
+ * entry allows, too. No packet has another way: the kernel delivers it in the namespace, or nowhere.
  */
 #include "relay/base/relay.h"
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum { LO = 1, ROOM = 256 /* bytes of one request, with its attributes */ };
-enum { FIRST_RULE = 1, FIRST_BLACKHOLE = 6, LAST_RULE = 1000 };
+enum { FIRST_RULE = 1, FIRST_BLACKHOLE = 5, LAST_RULE = 1000 };
 
 struct batch {
     _Alignas(struct nlmsghdr) uint8_t bytes[32768];
@@ -106,21 +106,32 @@ static void address(struct batch *b, uint32_t value)
     request_end(b);
 }
 
-/* Add or remove a route that makes these addresses local. It has a preferred source: otherwise a connection's source
- * would be its destination. */
-static void route(struct batch *b, uint16_t type, uint32_t net, uint32_t bits)
+static void begin_route(struct batch *b, uint8_t type, uint8_t bits)
 {
     const struct rtmsg body = {.rtm_family = AF_INET,
-                               .rtm_dst_len = (uint8_t)bits,
+                               .rtm_dst_len = bits,
                                .rtm_table = RT_TABLE_LOCAL,
                                .rtm_protocol = RTPROT_STATIC,
                                .rtm_scope = RT_SCOPE_HOST,
-                               .rtm_type = RTN_LOCAL};
-    request_begin(b, type, type == RTM_NEWROUTE ? NLM_F_CREATE : 0, &body, sizeof body);
-    if (bits)
-        put32(b, RTA_DST, htonl(net));
+                               .rtm_type = type};
+    request_begin(b, RTM_NEWROUTE, NLM_F_CREATE, &body, sizeof body);
+}
+
+/* Make all addresses local. The route has a preferred source: otherwise a connection's source would be its destination.
+ */
+static void all_local(struct batch *b)
+{
+    begin_route(b, RTN_LOCAL, 0);
     put32(b, RTA_OIF, LO);
     put32(b, RTA_PREFSRC, htonl(OWN_ADDRESS));
+    request_end(b);
+}
+
+/* Multicast fails at once: lo would swallow it. */
+static void no_multicast(struct batch *b)
+{
+    begin_route(b, RTN_UNREACHABLE, 4);
+    put32(b, RTA_DST, htonl(INADDR_UNSPEC_GROUP));
     request_end(b);
 }
 
@@ -173,68 +184,14 @@ static void drop_first_rule(struct batch *b)
     request_end(b);
 }
 
-/* connect(2) looks up its route before it has a source. If there is no route: ENETUNREACH. */
-static void no_source(struct batch *b)
-{
-    lookup(b, FIRST_RULE + 3, INADDR_ANY, 32);
-    begin_rule(b, FIRST_RULE + 4, FR_ACT_UNREACHABLE, INADDR_ANY, 32);
-    request_end(b);
-}
-
 /* Drop TCP packets whose source isn't one of the command's own addresses. So the kernel's own answer to a SYN that
  * has no listener yet is swallowed, and so are the answers of a server inside that squats on one of our addresses. */
 static void own_sources(struct batch *b)
 {
     lookup(b, FIRST_RULE + 1, 0x7f000000, 8);
     lookup(b, FIRST_RULE + 2, OWN_NET, OWN_BITS);
-    no_source(b);
+    lookup(b, FIRST_RULE + 3, INADDR_ANY, 32); /* connect(2) looks up its route before it has a source */
     blackhole(b, FIRST_BLACKHOLE, IPPROTO_TCP);
-}
-
-/* Does a list make these addresses local? An address that one entry denies also has a route if another entry lists
- * it; we then refuse it ourselves. */
-static int has_route(const struct rules *rules, const nsbox_net_rule *wanted)
-{
-    if (wanted->address == INVENTED && wanted->bits == INVENTED_BITS)
-        return 1;
-    for (uint32_t i = 0; i < rules->head->n_rules; i++) {
-        const nsbox_net_rule *rule = &rules->rules[i];
-        if (rule->kind == NSBOX_NET_ADDRESSES && !(rule->flags & NSBOX_NET_DENY) && rule->address == wanted->address &&
-            rule->bits == wanted->bits)
-            return 1;
-    }
-    return 0;
-}
-
-/* Must all addresses reach us? If the caller may be asked, they must. They must for a list that allows nothing, too: it
- * is there to show what a command tries. */
-static int has_all(const struct rules *rules)
-{
-    return rules->has_any || !rules->allows || rules->head->flags & NSBOX_NET_ASKS;
-}
-
-/* Add routes to what is listed. */
-static void listed(struct batch *b, const struct rules *rules)
-{
-    for (uint32_t i = 0; i < rules->head->n_rules; i++) {
-        const nsbox_net_rule *rule = &rules->rules[i];
-        if (rule->kind == NSBOX_NET_ADDRESSES && !(rule->flags & NSBOX_NET_DENY))
-            route(b, RTM_NEWROUTE, rule->address, rule->bits);
-    }
-    if (has_all(rules))
-        route(b, RTM_NEWROUTE, 0, 0);
-}
-
-/* Remove the routes to what is no longer listed. */
-static void unlisted(struct batch *b, const struct rules *old, const struct rules *rules)
-{
-    for (uint32_t i = 0; i < old->head->n_rules; i++) {
-        const nsbox_net_rule *rule = &old->rules[i];
-        if (rule->kind == NSBOX_NET_ADDRESSES && !(rule->flags & NSBOX_NET_DENY) && !has_route(rules, rule))
-            route(b, RTM_DELROUTE, rule->address, rule->bits);
-    }
-    if (has_all(old) && !has_all(rules))
-        route(b, RTM_DELROUTE, 0, 0);
 }
 
 static struct batch batch; /* not on the stack, which is small */
@@ -256,7 +213,7 @@ static int batch_close(struct batch *b)
     return b->error;
 }
 
-int netlink_set_up(const struct rules *rules)
+int netlink_set_up(int has_udp)
 {
     struct batch *b = batch_open();
     if (!b)
@@ -266,23 +223,20 @@ int netlink_set_up(const struct rules *rules)
     address(b, OWN_DNS);
     marked(b);
     own_sources(b);
-    if (rules->has_udp)
+    if (has_udp)
         datagrams(b);
-    route(b, RTM_NEWROUTE, INVENTED, INVENTED_BITS);
-    listed(b, rules);
+    all_local(b);
+    no_multicast(b);
     lookup(b, LAST_RULE, 0, 0);
     drop_first_rule(b);
     return batch_close(b);
 }
 
-int netlink_update(const struct rules *old, const struct rules *rules)
+int netlink_update(int has_udp)
 {
-    struct batch *b = batch_open();
+    struct batch *b = has_udp ? batch_open() : NULL;
     if (!b)
-        return -errno;
-    if (rules->has_udp)
-        datagrams(b);
-    listed(b, rules);
-    unlisted(b, old, rules);
+        return has_udp ? -errno : 0;
+    datagrams(b);
     return batch_close(b);
 }

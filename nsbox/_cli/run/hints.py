@@ -30,6 +30,10 @@ _NAMES = (
     (re.compile(r"\b(?:tmp_size|tools_bin)\b"), lambda name: option(name[0])),
     (re.compile(r"\bnetwork=(?=\s)"), lambda _: "--allow-net"),
     (re.compile(r"(--(?:memory|total-memory|file-size)) (\d+)"), lambda found: f"{found[1]} {_size(int(found[2]))}"),
+    (
+        re.compile(r"; whoever starts it can list hosts, such as --allow-net \S+"),
+        lambda _: "; --allow-net HOST lets it connect",
+    ),
     (re.compile(r", or put bash in the sandbox \(shell_path\)"), lambda _: ""),
 )
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-B]|[=>])")

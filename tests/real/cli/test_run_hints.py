@@ -49,7 +49,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
         (
             ["--", "sh", "-c", "exit 1", "git", "clone", "x"],
             1,
-            "it may have needed one; --allow-net HOST lets it connect",
+            "the command may have wanted the network: the network is off in this sandbox (--network none); --allow-net HOST lets it connect",
         ),
     ],
 )

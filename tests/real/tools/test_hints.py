@@ -476,9 +476,10 @@ def test_network_is_not_guessed_under_a_list(policy: Policy, message: str) -> No
     """Without a report the network isn't said to be off; at most what the relay can't see. Without a list, as before."""
     listed = under_list(policy)
     late = Ending(5, "SIGTERM", 2, False)
-    assert reasons(listed, message).get("network", "network= lists hosts").startswith("network= lists hosts")
+    assert reasons(listed, message).get("network", "network= refused nothing").startswith("network= refused nothing")
     assert "off" not in reasons(listed, message, ending=late).get("network", "")
-    assert "network='none'" in reasons(policy, message, ending=late)["network"]
+    said = reasons(policy, message, ending=late)["network"]
+    assert "network='none'" in said and "whoever starts it can list hosts, such as network=['api.example:443']" in said
 
 
 def test_the_own_127_0_0_1_under_a_list(policy: Policy) -> None:
