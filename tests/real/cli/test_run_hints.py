@@ -39,7 +39,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
             152,
             "it used up its processor time (--cpu-seconds 1)",
         ),
-        (["--", "sh", "-c", "kill -9 $$"], 137, "something killed it; perhaps this machine is short of memory"),
+        (["--", "sh", "-c", "kill -9 $$"], 137, "it was killed by SIGKILL: it may have sent that itself"),
         (
             ["--memory", "2G", "--", "sh", "-c", "kill -SEGV $$"],
             139,
