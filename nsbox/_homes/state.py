@@ -80,6 +80,20 @@ def check_detours(policy: Policy, host: Host) -> None:
             raise PolicyError("write" if policy.base == "workspace" else "ops", f"{what}; {remedy}")
 
 
+def check_overlays(policy: Policy, host: Host) -> None:
+    """Raise PolicyError if an overlay writes to a directory around nsbox's own.
+
+    Nothing can be kept in its place there, as in a bind: a directory that is bound onto itself isn't the overlay's.
+    """
+    if not host.state or policy.details.host_writes:
+        return
+    led = dict(host.sources)
+    for op in policy.ops:
+        if isinstance(op, Overlay) and is_below(host.state, led.get(op.upper, os.path.realpath(op.upper))):
+            what = f"{op.upper}, to which an overlay writes, contains nsbox's own directory {host.state}"
+            raise PolicyError("ops", f"{what}: commands could replace it; choose another upper directory")
+
+
 def make_state(policy: Policy, host: Host) -> None:
     """Make nsbox's directory for state, if it doesn't exist and commands could make it, with a key that they know.
 
