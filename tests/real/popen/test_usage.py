@@ -93,6 +93,8 @@ else: os.read(ready, 1)  # until it has said so, or has ended
 
 def test_one_that_goes_late(chosen: Policy) -> None:
     """However long a killed process takes until it has gone, it counts. Here it does as its tracer outside likes."""
+    if chosen.base == "host" and os.geteuid() == 0:
+        pytest.skip("processes may have other ids, and then pid 1 doesn't wait for long")
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long] * 4
     code = BURN + "pid = os.fork()\nif pid == 0: time.sleep(1000)\nprint(flush=True)\nos.read(0, 1)\n"

@@ -91,12 +91,12 @@ def looks(policy: Policy, workspace: Path, overlay: bool, turn: Path, turns: int
             py = box.python(overlay=overlay, stock=0)
             py.run("", check=True)
             for number in range(turns):
-                interpreter = py._supply.current
+                turn.write_text(str(number))
+                result = py.run(LOOK)
+                interpreter = py._supply.current  # which the branch was made of
                 assert interpreter is not None and interpreter._process is not None
                 root = f"/proc/{interpreter._process.pid}/root"
                 shared = os.stat(f"{root}{workspace}/a/cache").st_dev
-                turn.write_text(str(number))
-                result = py.run(LOOK)
                 text, names, device = result.value or (result.stderr[-200:], [], -1)
                 seen.append(" ".join([text, *names, "shared" if device == shared else "own"]))
         return seen

@@ -267,7 +267,10 @@ class Spawn:
                 return  # killed meanwhile
             raise
         ident, pid, _, number, _, _, *args = struct.unpack("<QIIiIQ6Q", request)
-        role = self._role(pid)
+        try:
+            role = self._role(pid)
+        except ProcessLookupError:
+            return  # killed meanwhile
         call = Call(role, number, self._made[role, number], tuple(args), pid)
         self._made[role, number] += 1
         self.calls.append(call)
