@@ -140,7 +140,6 @@ int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps);
 int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps);
 
 /* renewed.c */
-size_t length_above(const char *path, const char *dir);
 int kept_place(struct builder *b, const char *path);
 int renewed_place(struct builder *b, const nsbox_op *op);
 void add_anchor(struct builder *b, const char *path, int root);

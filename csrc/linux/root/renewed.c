@@ -7,15 +7,6 @@
 #include "kernel/resolve.h"
 #include "ops.h"
 
-/* Returns the length of dir if path is that or lies below it, else 0. */
-size_t length_above(const char *path, const char *dir)
-{
-    size_t n = 0;
-    while (dir[n] && dir[n] == path[n])
-        n++;
-    return dir[n] == 0 && (path[n] == '/' || path[n] == 0) ? n : 0;
-}
-
 /* Gives back the descriptor if it is what the kept tree has mounted at path, else -ESTALE; place may be an error. */
 static int checked(struct builder *b, const char *path, int place)
 {
