@@ -262,8 +262,16 @@ typedef struct nsbox_result {
 
 /* The byte that an init gets at the end of the set-up. STAYS: it doesn't end with the command. OUTLIVES: nor with
  * the caller. IS_THIRD: the command isn't pid 2 but 3, since a helper of the set-up came before it. GO: the set-up
- * is over, even if others still have the pipe. IS_ADOPTED: the caller reaps it. */
-enum nsbox_told { NSBOX_STAYS = 1, NSBOX_OUTLIVES = 2, NSBOX_IS_THIRD = 4, NSBOX_GO = 8, NSBOX_IS_ADOPTED = 16 };
+ * is over, even if others still have the pipe. IS_ADOPTED: the caller reaps it. HAS_ONE_ID: all processes have the
+ * init's own id, so that it can kill each. */
+enum nsbox_told {
+    NSBOX_STAYS = 1,
+    NSBOX_OUTLIVES = 2,
+    NSBOX_IS_THIRD = 4,
+    NSBOX_GO = 8,
+    NSBOX_IS_ADOPTED = 16,
+    NSBOX_HAS_ONE_ID = 32
+};
 
 /* The signals by which the caller has an init end everything. SIGSTKFLT, which nobody sends (signal(7)), ends it at
  * once. The other two end it in order: all processes get SIGTERM. After SIGPWR, what is left when the command has

@@ -11,8 +11,10 @@
 enum nsbox_branch_constants { NSBOX_MOST_MOUNTS = 16 };
 
 typedef struct nsbox_branch {
-    /* plan: what each branch gets fresh, in a copy of the interpreter's mounts. namespaces: those of a branch.
-     * uid_map2, gid_map2: maps of a branch's own user namespace; NULL: it stays in the interpreter's. */
+    /* plan: what each branch gets fresh, in a copy of the interpreter's mounts. stamps: one for each of its ops, of what
+     * the interpreter has mounted there. namespaces: those of a branch.
+     * uid_map2, gid_map2: maps of a branch's own user namespace, with one id each; NULL: it stays in the
+     * interpreter's. */
     const nsbox_request *request;
     int32_t image_fd;    /* the init image */
     int32_t lifeline_fd; /* a pidfd of the process that begins the branch: everything ends with that */

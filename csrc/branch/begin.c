@@ -137,7 +137,7 @@ static int await_up(nsbox_branch *b)
 
 int32_t nsbox_branch_end(nsbox_branch *b, int32_t has_forked)
 {
-    const uint8_t go = NSBOX_GO;
+    const uint8_t go = NSBOX_GO | (b->request->uid_map2 ? NSBOX_HAS_ONE_ID : 0); /* see abi_branch.h */
     int ret = go_back(b);
     uint32_t step = NSBOX_STEP_JOIN;
     if (has_forked && ret >= 0) {

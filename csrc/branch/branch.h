@@ -11,6 +11,10 @@
 /* What the library shows; everything else in it is hidden. */
 #define NSBOX_API __attribute__((visibility("default")))
 
+/* Once, before there is any foreign code: records what is mounted where branches will mount something, in the request's
+ * stamps. */
+NSBOX_API int32_t nsbox_branch_look(nsbox_branch *b);
+
 /* Before fork(2): makes a pid namespace, in which the next child will be, and its pid 1. On error nothing is left. */
 NSBOX_API int32_t nsbox_branch_begin(nsbox_branch *b);
 

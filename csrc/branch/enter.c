@@ -11,8 +11,9 @@ enum { MOST_OWN = 512, UNSHARED = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CL
 
 struct entry {
     struct builder b;
-    struct lifted lifted[NSBOX_MAX_LIFTED];
+    int lifted[NSBOX_MAX_LIFTED];
     uint64_t own[MOST_OWN];
+    struct anchor anchors[MOST_OWN];
     char detail[sizeof((nsbox_result *)0)->detail]; /* of ops, which nothing reports */
     int settings;                                   /* /proc/sys/net of the branch, or -1 */
     int answer;                                     /* socket for the relay's, or -1 */
@@ -49,9 +50,12 @@ static void set_up(struct entry *e, const nsbox_branch *branch)
     struct builder *b = &e->b;
     b->plan = branch->request->plan;
     b->root = b->base = b->scratch = b->masked = b->proc = b->parent = b->stdout_fd = e->settings = e->answer = -1;
+    b->kept_plan = b->plan;
+    b->kept_stamps = branch->request->stamps;
     b->lifted = e->lifted;
+    b->anchors = e->anchors;
     for (uint32_t i = 0; i < branch->n_mounts && i < NSBOX_MOST_MOUNTS; i++)
-        b->lifted[b->n_lifted++] = (struct lifted){.tree = branch->mounts[i], .onto = -1};
+        b->lifted[b->n_lifted++] = branch->mounts[i];
     b->own = e->own;
     b->max_own = MOST_OWN;
     b->new_proc = new_proc;
@@ -85,9 +89,17 @@ static int prepare_scratch(struct builder *b)
 {
     if (!has_op(b->plan, NSBOX_OP_MASK))
         return 0;
-    TRY(b, NSBOX_STEP_FS, b->scratch = fs_tmpfs(b, 0700, 0));
-    TRY(b, NSBOX_STEP_ROOT, sys_move_mount(b->scratch, AT_FDCWD, "/proc"));
-    return 0;
+    TRY(b, NSBOX_STEP_ROOT, here(b));
+    int place = kept_place(b, "/proc");
+    if (place < 0)
+        return place;
+    int ret = b->scratch = fs_tmpfs(b, 0700, 0);
+    if (ret >= 0)
+        ret = attach(b, b->scratch, place, "", "/proc");
+    sys_close(place);
+    if (ret >= 0)
+        add_anchor(b, "/proc", b->scratch);
+    return ret;
 }
 
 /* Shows the net namespace to the relay, which makes its side of it while we mount. */
@@ -130,8 +142,6 @@ static int renew(struct entry *e, int32_t *op)
     if (ret < 0)
         return ret;
     TRY(b, NSBOX_STEP_PIVOT, sys_chdir("/")); /* ours may be in what is covered now */
-    forget_parent(b);
-    sys_close(b->scratch);
     sys_close(b->masked);
     sys_close(b->root);
     return 0;
@@ -197,7 +207,9 @@ static int enter(struct entry *e, nsbox_branch *branch, int32_t *op)
 {
     struct builder *b = &e->b;
     int32_t bad;
-    TRY(b, NSBOX_STEP_PLAN, nsbox_plan_check(branch->request->plan, branch->request->plan_len, &bad));
+    const nsbox_request *r = branch->request;
+    TRY(b, NSBOX_STEP_PLAN, nsbox_plan_check(r->plan, r->plan_len, &bad));
+    TRY(b, NSBOX_STEP_PLAN, r->stamps && plan_nops(r->plan) < MOST_OWN ? 0 : -EINVAL);
     TRY(b, NSBOX_STEP_SESSION, sys_setsid());
     int ret = enter_namespaces_of(e, branch);
     if (ret >= 0)
@@ -205,6 +217,24 @@ static int enter(struct entry *e, nsbox_branch *branch, int32_t *op)
     if (ret >= 0)
         ret = set_net(e, branch);
     return ret < 0 ? ret : confine(branch, b->proc, &b->step, op);
+}
+
+int32_t nsbox_branch_look(nsbox_branch *branch)
+{
+    struct entry e;
+    int32_t bad;
+    set_up(&e, branch);
+    const nsbox_request *r = branch->request;
+    int ret = nsbox_plan_check(r->plan, r->plan_len, &bad);
+    if (ret >= 0)
+        ret = here(&e.b);
+    if (ret >= 0)
+        ret = stamp_places(&e.b, r->stamps);
+    if (e.b.root >= 0)
+        sys_close(e.b.root);
+    branch->error = ret < 0 ? -ret : 0;
+    branch->step = NSBOX_STEP_STALE;
+    return ret;
 }
 
 int32_t nsbox_branch_enter(nsbox_branch *branch)
@@ -217,7 +247,7 @@ int32_t nsbox_branch_enter(nsbox_branch *branch)
     sys_umask(mask);
     close_interpreters(branch);
     for (uint32_t i = 0; i < e.b.n_lifted; i++) /* none, unless something has failed */
-        sys_close(e.lifted[i].tree);
+        sys_close(e.lifted[i]);
     if (ret >= 0)
         return 0;
     branch->error = -ret;

@@ -126,16 +126,19 @@ static int await_setup(void)
     return orders;
 }
 
-/* The command has ended, so end everything else now, so that it is accounted for. Wait a tenth of a second, or until
- * the caller ends: processes of other ids, which we have no capability to kill, end with us. If nothing is left, the
- * caller needn't wait for our own end, most of which is the kernel's unmounting. */
-static _Noreturn void end(int signals, int caller, int is_adopted)
+/* The command has ended, so end everything else now, so that it is accounted for. Wait for that, unless the caller ends:
+ * all that was killed goes, and our own exit would wait for it too (zap_pid_ns_processes() of the kernel). But processes
+ * of other ids, which we have no capability to kill, end only with us: if there can be any, wait a tenth of a second.
+ * Otherwise only what has come in from outside could hold us up, so the limit is long. If nothing is left, the caller
+ * needn't wait for our own end, most of which is the kernel's unmounting. */
+static _Noreturn void end(int signals, int caller, int orders)
 {
     static const int64_t ten_ms[2] = {0, 10000000}, moment[2] = {0, 200000};
+    const int64_t patience = orders & NSBOX_HAS_ONE_ID ? 30000 : 100;
     int left = reap();
     if (left != -ECHILD)
         sys_kill(-1, SIGKILL); /* its result doesn't cover all: kill_something_info() keeps one of theirs */
-    for (int64_t until = now_ms() + 100; (left >= 0 || left == -EINTR) && now_ms() < until; left = reap()) {
+    for (int64_t until = now_ms() + patience; (left >= 0 || left == -EINTR) && now_ms() < until; left = reap()) {
         struct pollfd fds[2] = {{.fd = signals, .events = POLLIN}, {.fd = caller, .events = POLLIN}};
         if (left == 0 && sys_ppoll(fds, 2, ten_ms) > 0)
             wish_of_caller(signals); /* we are ending already */
@@ -144,7 +147,7 @@ static _Noreturn void end(int signals, int caller, int is_adopted)
     }
     if (left == -ECHILD) {
         say(NSBOX_SAID_EMPTY);
-        if (!is_adopted) /* else our end is what the caller waits for */
+        if (!(orders & NSBOX_IS_ADOPTED)) /* else our end is what the caller waits for */
             sys_ppoll(0, 0,
                       moment); /* let the caller run first: a mere yield would leave it waiting for our unmounting */
     }
@@ -164,7 +167,7 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
     int caller = orders & NSBOX_OUTLIVES ? -1 : 0;
     int command = open_command(orders & NSBOX_IS_THIRD ? 3 : 2);
     if (command < 0 && !stay)
-        end(signals, caller, orders & NSBOX_IS_ADOPTED);
+        end(signals, caller, orders);
     static const int64_t at_once[2] = {0, 0}, tenth[2] = {0, 100000000};
     int64_t until = 0; /* 0: no end was asked for */
     int more = 1, request = 0;
@@ -183,7 +186,7 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
         }
         if (n > 0 && watched[1].revents) {
             if (!stay && !request)
-                end(signals, caller, orders & NSBOX_IS_ADOPTED);
+                end(signals, caller, orders);
             command = -1; /* what else was asked to end may do so in order */
             until = stay || request == NSBOX_ASK_PATIENTLY ? 0 : now_ms() + 2000;
         }
@@ -196,7 +199,7 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
         }
         int left = reap(), is_over = (until && now_ms() >= until) || (left == -ECHILD && command < 0);
         if (is_over && command < 0 && !stay)
-            end(signals, caller, orders & NSBOX_IS_ADOPTED);
+            end(signals, caller, orders);
         if (is_over)
             sys_exit(0);
         more = left > 0 || left == -EINTR;

@@ -179,6 +179,7 @@ class Blob:
             self._point(start + fields[name].offset, at)
 
         point("plan", self._put(request.plan))
+        point("stamps", self._put(bytes(request.nops * ffi.sizeof("nsbox_stamp"))))  # the interpreter fills them in
         point("filters", self._filters(r))
         point("rlimits", self._put(_content(r.rlimits, r.n_rlimits * ffi.sizeof("nsbox_rlimit"))))
         if r.ruleset != ffi.NULL:

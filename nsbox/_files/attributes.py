@@ -7,16 +7,24 @@ import os
 
 OVERLAY = "user.overlay."  # the names of overlayfs's own attributes, with its mount option userxattr
 _OURS = ("user.", "system.posix_acl")
-
-
+LACK = "this Python has no os.listxattr, which CPython before 3.11.3 lacks with musl"
+REMEDY = "use Python 3.11.3 or later"
 _MOST = 1 << 20  # bytes of one file's names and values; a tmpfs has room for hundreds of MB
+
+
+def has_attributes() -> bool:
+    """Return whether this Python has functions for attributes."""
+    return hasattr(os, "listxattr")
 
 
 def names_of(file: int | str, path: str) -> list[str]:
     """Return the names of all attributes that a user may set, overlayfs's among them; path: for errors.
 
-    Raises OSError: E2BIG, from the kernel, if the names have more than 64 KiB (listxattr(2)).
+    Raises OSError: E2BIG, from the kernel, if the names have more than 64 KiB (listxattr(2)); ENOSYS if this Python
+    can't ask for them: then a copy could lose some.
     """
+    if not has_attributes():
+        raise OSError(errno.ENOSYS, f"{LACK}: {REMEDY}", path or ".")
     try:
         return [name for name in os.listxattr(file) if name.startswith(_OURS)]
     except OSError as error:

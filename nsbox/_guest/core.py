@@ -69,7 +69,7 @@ class Core:
         relocations: the positions of its pointers.
         """
         self._library: Any = ctypes.CDLL(f"/proc/self/fd/{library_fd}")
-        for name in ("begin", "enter"):
+        for name in ("look", "begin", "enter"):
             function = getattr(self._library, f"nsbox_branch_{name}")
             function.argtypes, function.restype = [ctypes.POINTER(Parameters)], ctypes.c_int32
         self._library.nsbox_branch_end.argtypes = [ctypes.POINTER(Parameters), ctypes.c_int32]
@@ -109,6 +109,10 @@ class Core:
         if ret < 0:
             raise CoreError(p.error or -ret, p.step, p.op, p.detail.decode("ascii", "replace"))
         return ret
+
+    def look(self, p: Parameters) -> None:
+        """Record what is mounted where branches will mount something; raises CoreError."""
+        self._check(p, self._library.nsbox_branch_look(ctypes.byref(p)))
 
     def begin(self, p: Parameters) -> None:
         """Make a pid namespace and its pid 1, for the next child; raises CoreError."""

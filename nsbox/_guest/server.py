@@ -101,6 +101,7 @@ def _apart(core: Core) -> Core:
     try:
         core.lifeline_fd = high(os.pidfd_open(os.getpid()))
         parameters = core.parameters()
+        core.look(parameters)
         core.begin(parameters)
         pid = os.fork()
         if pid:
@@ -279,6 +280,7 @@ class Server:
                     tell(told, error.told(), [])
                     os._exit(127)
                 core.close(parameters)
+                tell(told, {"entered": True}, [])
             else:
                 os.setsid()
             self._guard.remove()  # here nothing has any rights

@@ -13,7 +13,7 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._layout.layout import sources
-from nsbox._plan.ops import Bind, BindFd, DevBind
+from nsbox._plan.ops import Bind, BindFd, DevBind, Overlay
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -47,6 +47,19 @@ def _number(file: str | int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+def _writable_sources(policy: Policy) -> list[str | int]:
+    """Return what a policy's ops open for writing on the host, as paths or descriptors."""
+    found: list[str | int] = []
+    for op in policy.ops:
+        if isinstance(op, Bind | DevBind):
+            found.append(op.src)
+        elif isinstance(op, BindFd) and not op.read_only:
+            found.append(op.fd)
+        elif isinstance(op, Overlay):
+            found.append(op.upper)
+    return found
+
+
 def check_detours(policy: Policy, host: Host) -> None:
     """Raise PolicyError if commands could replace a link on the way to nsbox's directory for state.
 
@@ -55,11 +68,8 @@ def check_detours(policy: Policy, host: Host) -> None:
     if not host.state_detours or policy.base == "host" or policy.details.host_writes:
         return
     writable = {*policy.write}
-    for op in policy.ops:
-        if isinstance(op, Bind | DevBind):
-            writable.add(os.path.realpath(op.src))
-        elif isinstance(op, BindFd) and not op.read_only:
-            writable.add(os.path.realpath(f"/proc/self/fd/{op.fd}"))
+    for source in _writable_sources(policy):
+        writable.add(os.path.realpath(source if isinstance(source, str) else f"/proc/self/fd/{source}"))
     writable -= {"/", *policy.deny} if policy.base == "layers" else {*policy.deny}
     named = {*writable, *policy.read, *policy.deny}
     for way in host.state_detours:
@@ -70,16 +80,28 @@ def check_detours(policy: Policy, host: Host) -> None:
             raise PolicyError("write" if policy.base == "workspace" else "ops", f"{what}; {remedy}")
 
 
+def check_overlays(policy: Policy, host: Host) -> None:
+    """Raise PolicyError if an overlay writes to a directory around nsbox's own.
+
+    Nothing can be kept in its place there, as in a bind: a directory that is bound onto itself isn't the overlay's.
+    """
+    if not host.state or policy.details.host_writes:
+        return
+    led = dict(host.sources)
+    for op in policy.ops:
+        if isinstance(op, Overlay) and is_below(host.state, led.get(op.upper, os.path.realpath(op.upper))):
+            what = f"{op.upper}, to which an overlay writes, contains nsbox's own directory {host.state}"
+            raise PolicyError("ops", f"{what}: commands could replace it; choose another upper directory")
+
+
 def make_state(policy: Policy, host: Host) -> None:
     """Make nsbox's directory for state, if it doesn't exist and commands could make it, with a key that they know.
 
     Once it exists, the plan can mask it.
     """
     led = dict(host.sources)
-    binds = [op for op in policy.ops if isinstance(op, Bind | DevBind) or (isinstance(op, BindFd) and not op.read_only)]
-    bound = (
-        (led.get(source, source) for op in binds for source in sources(op)) if not policy.details.host_writes else ()
-    )
+    opened = () if policy.details.host_writes else _writable_sources(policy)
+    bound = (led.get(source, source) for source in opened)
     named = {*policy.write, *(path for path in bound if isinstance(path, str) and path != "/")}
     if not host.state or not any(is_below(host.state, path) for path in named):
         return

@@ -109,6 +109,13 @@ def received(sock: _Socket, most: int, owners: list[Owner]) -> dict[str, Any] | 
     return decoded(data)
 
 
+def _check_made(message: dict[str, Any]) -> None:
+    """Raise Failed for a message that says so, and WireError."""
+    if "failed" in message:
+        number, step, op = (number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op"))
+        raise Failed(number, step, op, str(message.get("detail", ""))[:64])
+
+
 class BranchCommand:
     """One branch: parked at first, then the process that runs code.
 
@@ -127,7 +134,7 @@ class BranchCommand:
         self.owners: list[Owner] = []  # of the pidfds of the branch and of its pid 1, and what that says
         self.pid = self.init_pid = -1
         self.status: int | None = None
-        self.is_lost = False
+        self.is_lost = self._has_entered = False
         self.used: Used | None = None
         self.on_look: Callable[[BranchCommand], object] = bool  # called with it when a look shows that it goes on
         self.on_wait: Callable[[], bool] = bool  # called while it doesn't begin: whether the interpreter is stopped
@@ -157,10 +164,26 @@ class BranchCommand:
             while self.owners and not is_ours:
                 self.owners.pop().close()  # no signal may go there: it could be any process
 
+    def await_entered(self, interpreter: int) -> None:
+        """Wait until it is confined, so that its mounts are made. interpreter: as for start().
+
+        Raises Lost and Failed.
+        """
+        if not self._has_entered:
+            message = self._first(interpreter)
+            try:
+                _check_made(message)
+            except WireError as error:
+                raise Lost(str(error)) from None
+            if "entered" not in message:
+                raise Lost("it has ended")
+            self._has_entered = True
+
     def _begin(self, message: dict[str, Any], interpreter: int) -> None:
-        if "failed" in message:
-            number, step, op = (number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op"))
-            raise Failed(number, step, op, str(message.get("detail", ""))[:64])
+        if "entered" in message:  # the branch itself says so, perhaps before the interpreter has told of it
+            self._has_entered = True
+            message = self._first(interpreter)
+        _check_made(message)
         if "ended" in message:
             raise Lost("it ended before it could be reported: perhaps too many descriptors are in flight")
         number_in(message, "started", 1, 1 << 30)

@@ -253,12 +253,16 @@ class Interpreter:
     def check(self, branch: BranchCommand) -> None:
         """Raise Lost if a branch sees a file of the host where something was mounted on another, or has ended."""
         try:
-            self._is_stale = self._stamps is None or self._stamps.differ(branch.pid)
+            self._is_stale = self._is_stale or self._stamps is None or self._stamps.differ(branch.pid)
         except OSError:
             raise Lost("it has ended") from None
         if self._is_stale:
             raise Lost("files that the policy hides or protects were replaced")
         self._pid = self._pid or parent_of(branch.pid)
+
+    def doubt(self) -> None:
+        """Replace it: a branch has found its mounts elsewhere, or something else in their place."""
+        self._is_stale = True
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at its end."""

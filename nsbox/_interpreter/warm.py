@@ -5,10 +5,13 @@ from __future__ import annotations
 from nsbox import _backends
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
+from nsbox._base.paths import is_inside
 from nsbox._core.request import Blob, request_for
 from nsbox._interpreter.plan import check, nested, plans
 from nsbox._layout.layout import may_be_kernel_root
 from nsbox._lookup.host import host_for
+from nsbox._paths.destinations import Destinations, is_missing
+from nsbox._plan.ops import Over
 from nsbox._seccomp.bpf import Program, Rule
 from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Keeper, Way
@@ -95,6 +98,20 @@ def possible(policy: Policy, plan: Plan) -> None:
         raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
 
 
+def _check_links(steps: tuple[Op, ...], renewed: tuple[Op, ...]) -> None:
+    """Raise UnavailableError if a link leads to a place in what each branch gets fresh, where it finds nothing.
+
+    steps: the interpreter's. renewed: a branch's.
+    """
+    fresh = [op.op.dest for op in renewed if isinstance(op, Over)]
+    steps = tuple(op for op in steps if not is_missing(op))
+    for op, at in zip(steps, Destinations(steps).steps, strict=True):
+        dest, leads = str(getattr(op, "dest", "")), str(getattr(at, "dest", ""))
+        if dest != leads and any(is_inside(leads, place) and not is_inside(dest, place) for place in fresh):
+            what = f"Python in branches: {op.describe()} leads by a link to {leads}"
+            raise UnavailableError(Reason(what, "name that path instead"))
+
+
 def _programs(policy: Policy, plan: Plan) -> tuple[Program, ...]:
     other = nested(policy)
     programs = _backends.compile_policy(other, host_for(other)).programs
@@ -116,6 +133,7 @@ def warm(policy: Policy, prepared: Prepared, overlaid: Overlaid | None = None) -
     possible(policy, plan)
     made = plans(prepared.plan, prepared.ops, _programs(policy, plan), overlaid)
     request = request_for(made.interpreter, made.steps)
+    _check_links(made.steps, made.renewed)
     identity = made.branch.identity
     blob = Blob(request_for(made.branch, made.renewed), identity.uid, identity.gid)
     own = replace(prepared, plan=made.interpreter, ops=made.steps, request=request)

@@ -102,7 +102,7 @@ def _is_delegated(directory: str) -> bool:
         try:
             if os.getxattr(directory, name) == b"1":
                 return True
-        except OSError:
+        except (OSError, AttributeError):  # CPython before 3.11.3 has no such function with musl
             pass
     return False
 

@@ -172,6 +172,8 @@ class BranchWay(Way):
         try:
             return self._begun(branch, interpreter, start)
         except Failed as error:
+            if error.step == c.STEP_STALE:
+                interpreter.doubt()
             if interpreter.fits(start.prepared):
                 raise _failure(error, start, branch, interpreter) from None
             raise
@@ -181,6 +183,7 @@ class BranchWay(Way):
         try:
             branch.start(interpreter.fileno())
             rest = branch.go(self._message(start), _streams(command, start))  # it prepares itself meanwhile
+            branch.await_entered(interpreter.fileno())
             interpreter.check(branch)
             self._limit(branch, start)
             rest = branch.run(self._code, rest)

@@ -14,7 +14,7 @@ from nsbox._base.paths import is_below
 from nsbox._core import linux
 from nsbox._core.request import Request, request_for
 from nsbox._homes.reach import note
-from nsbox._homes.state import check_detours, make_state, with_sources
+from nsbox._homes.state import check_detours, check_overlays, make_state, with_sources
 from nsbox._logs import logger
 from nsbox._plan.ops import BindData, BindFd, Dev, File, Op, Overlay, Proc, Tmpfs, primitives
 from nsbox._plan.plan import Plan
@@ -124,6 +124,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
     else:
         check_resolved(policy)
         check_detours(policy, host)
+        check_overlays(policy, host)
         make_state(policy, host)
         note(policy, plan)
         _warn_of_imports(policy, host)

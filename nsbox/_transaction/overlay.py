@@ -22,7 +22,7 @@ from nsbox._base.paths import is_below
 from nsbox._base.stdlib import RLock
 from nsbox._core import call
 from nsbox._core.command import Result
-from nsbox._files.attributes import OVERLAY
+from nsbox._files.attributes import LACK, OVERLAY, REMEDY, has_attributes
 from nsbox._files.files import Tree, join
 from nsbox._files.mounts import mounts
 from nsbox._homes.reach import check_place as check_place
@@ -53,8 +53,10 @@ def check_marks(real: Tree, workspace: str) -> None:
 
     These are character devices 0:0, which stand for deleted files, and files with attributes of overlayfs's names. With
     user.overlay.metacopy, for one, a file can't be opened. At most _MOST_LOOKED_AT files are looked at, from the top
-    down.
+    down. Also raises it if this Python can't look at attributes.
     """
+    if not has_attributes():
+        raise UnavailableError(Reason(f"overlayfs's marks are extended attributes, and {LACK}", REMEDY))
     marked: list[str] = []
     left, todo = _MOST_LOOKED_AT, deque([""])
     with real.walking():

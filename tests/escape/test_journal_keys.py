@@ -205,18 +205,23 @@ def test_no_layer_of_bwrap_shows_the_key(places: Path, how: str) -> None:
 
 EARLY = """
 import nsbox, os, sys
-from nsbox import Policy, RoBind, Bind; from nsbox._spawn import prepare as _spawn; from nsbox._layout import layout as _layout
+from nsbox import Policy, RoBind, Bind, Overlay; from nsbox._spawn import prepare as _spawn; from nsbox._layout import layout as _layout
 ws, home, how, what = sys.argv[1:]
 if what == "not made": _spawn.make_state = lambda *_: None
+if what == "not checked": _spawn.check_overlays = lambda *_: None
 if what == "not pinned": _layout._pins = lambda *_: []
 os.path.exists(home + "/way") or os.mkdir(home + "/way")
 os.environ["XDG_STATE_HOME"] = home + "/way/state"
 code = "import os, sys; h, s = sys.argv[1:]\\nif os.path.exists(s): os.rename(h + '/way', h + '/away')\\n"
 code += "os.makedirs(s); open(s + '/key', 'wb').write(bytes(32))"
 command = [sys.executable, "-I", "-S", "-c", code, home, home + "/way/state/nsbox"]
-policy = Policy.workspace(ws, write=[home]) if how == "workspace" else Policy.layers(RoBind("/", "/"), Bind(home, home))
-done = nsbox.run(command, policy=policy, stderr=nsbox.DEVNULL)
-print("planted" if done.returncode == 0 else "held")
+over = [home + "-" + name for name in ("lower", "work")]
+for one in over: os.mkdir(one)
+mount = Overlay((over[0],), home, home, over[1]) if how == "overlay" else Bind(home, home)
+policy = Policy.workspace(ws, write=[home]) if how == "workspace" else Policy.layers(RoBind("/", "/"), mount)
+try: done = nsbox.run(command, policy=policy, stderr=nsbox.DEVNULL)
+except nsbox.PolicyError: print("refused")
+else: print("planted" if done.returncode == 0 else "held")
 """
 
 
@@ -228,6 +233,8 @@ print("planted" if done.returncode == 0 else "held")
         ("layers", "all", "held"),
         ("layers", "not made", "planted"),
         ("layers", "not pinned", "planted"),
+        ("overlay", "all", "refused"),
+        ("overlay", "not checked", "planted"),
     ],
 )
 def test_nobody_makes_the_key_first(places: Path, how: str, what: str, outcome: str) -> None:

@@ -24,13 +24,15 @@ os.mkdir(os.path.dirname(way) + "/y/z"); os.symlink("y/z", way)
 """
 FIRST = """
 import nsbox, sys
-from nsbox import Bind, Policy, PolicyError, RoBind; from nsbox._transaction import journal as _journal; from nsbox._machine import probe as _probe; from nsbox._spawn import prepare as _spawn; from nsbox._homes import state as _state
+from nsbox import Bind, Overlay, Policy, PolicyError, RoBind; from nsbox._transaction import journal as _journal; from nsbox._machine import probe as _probe; from nsbox._spawn import prepare as _spawn; from nsbox._homes import state as _state
 home, ws, base, is_guarded, code, way, state = sys.argv[1:]
+lower = ws + "-lower"
 if is_guarded == "off": _spawn.check_detours = lambda *_: None
 _journal.key(_probe.probe().state)
 policy = {
     "workspace": lambda: Policy.workspace(ws, write=[home]),
     "layers": lambda: Policy.layers(RoBind("/", "/"), Bind(home, home)),
+    "overlay": lambda: Policy.layers(RoBind("/", "/"), Overlay((lower,), home, home, lower + "-work")),
     "other": lambda: Policy.workspace(ws),
     "read": lambda: Policy.workspace(ws, read=[home]),
 }[base]()
@@ -44,7 +46,7 @@ SECOND = "from nsbox._transaction import journal as _journal; from nsbox._machin
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    for name in ("home/dots/local", "home/x", "ws", "outside"):
+    for name in ("home/dots/local", "home/x", "ws", "ws-lower", "ws-lower-work", "outside"):
         (tmp_path / name).mkdir(parents=True)
     return tmp_path / "home"
 
@@ -78,7 +80,7 @@ def planted(home: Path, how: str, base: str, is_guarded: str = "on") -> tuple[st
 HOW = ["in it", "out of it", "by two", "up"]
 
 
-@pytest.mark.parametrize("base", ["workspace", "layers"])
+@pytest.mark.parametrize("base", ["workspace", "layers", "overlay"])
 @pytest.mark.parametrize("how", HOW)
 def test_a_link_that_commands_could_replace(home: Path, how: str, base: str) -> None:
     """A policy that opens what the link is in is refused, and says which it is."""
@@ -88,7 +90,7 @@ def test_a_link_that_commands_could_replace(home: Path, how: str, base: str) -> 
     assert not is_planted
 
 
-@pytest.mark.parametrize("base", ["workspace", "layers"])
+@pytest.mark.parametrize("base", ["workspace", "layers", "overlay"])
 @pytest.mark.parametrize("how", HOW)
 def test_control_a_link_that_commands_could_replace(home: Path, how: str, base: str) -> None:
     """The control: else the next process has the key of a command, and carries out what it has left."""

@@ -29,7 +29,7 @@ struct job {
     const nsbox_request *req;
     nsbox_result *res;
     struct builder b;
-    struct lifted lifted[NSBOX_MAX_LIFTED];
+    int lifted[NSBOX_MAX_LIFTED];
     struct {
         uint8_t *mediator, *init, *command, *helper; /* their tops */
     } stacks;

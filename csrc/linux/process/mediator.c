@@ -46,6 +46,18 @@ static int no_other_root(struct builder *b)
     return gone ? gone : -EXDEV;
 }
 
+/* Can there be processes of only one id? Then the map of the sandbox's own user namespace is one row, which ends in
+ * " 1". */
+static int has_one_id(const nsbox_request *req)
+{
+    const char *map = req->namespaces & CLONE_NEWUSER || req->template_plan ? req->uid_map : 0;
+    size_t n = 0;
+    while (map && map[n] && map[n] != '\n')
+        n++;
+    int is_last = n > 2 && (!map[n] || !map[n + 1]);
+    return is_last && map[n - 1] == '1' && map[n - 2] == ' ';
+}
+
 /* Sends the init its byte before the command can run: from then on the caller may be killed, and we with it. The
  * init acts on it only when we have gone; in a parked sandbox, which holds the pipe longer, it acts at once. */
 static void tell_init(struct job *j)
@@ -53,7 +65,7 @@ static void tell_init(struct job *j)
     uint32_t flags = j->req->flags;
     uint8_t byte = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
                    (flags & NSBOX_OUTLIVE ? NSBOX_OUTLIVES : 0) | (flags & NSBOX_MAP2_BY_HELPER ? NSBOX_IS_THIRD : 0) |
-                   (flags & NSBOX_ADOPT_INIT ? NSBOX_IS_ADOPTED : 0);
+                   (flags & NSBOX_ADOPT_INIT ? NSBOX_IS_ADOPTED : 0) | (has_one_id(j->req) ? NSBOX_HAS_ONE_ID : 0);
     if (byte && has_init(j))
         sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &byte, 1);
 }

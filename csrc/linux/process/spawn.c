@@ -5,9 +5,9 @@ enum { JOB_BYTES = (sizeof(struct job) + 63) & ~63U };
 
 static uint64_t own_bytes(uint32_t nops)
 {
-    /* Devices (one for each op that makes a file system, the base and scratch), then sources; aligned as the stacks
-     * are. */
-    return (((uint64_t)nops + 4) * sizeof(uint64_t) + nops * sizeof(int) + 63) & ~63ULL;
+    /* Devices (one for each op that makes a file system, the base and scratch), anchors, then sources; aligned as the
+     * stacks are. */
+    return (((uint64_t)nops + 4) * (sizeof(uint64_t) + sizeof(struct anchor)) + nops * sizeof(int) + 63) & ~63ULL;
 }
 
 uint64_t nsbox_arena_size(uint32_t nops)
@@ -159,7 +159,8 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     b->stdout_fd = req->stdout_fd == -1 ? 1 : req->stdout_fd;
     b->own = (uint64_t *)(void *)req->arena;
     b->max_own = nops + 4;
-    b->early = (int *)(void *)(b->own + b->max_own);
+    b->anchors = (struct anchor *)(void *)(b->own + b->max_own);
+    b->early = (int *)(void *)(b->anchors + b->max_own);
     b->new_proc = init_new_proc;
     b->new_fs = new_fs;
     b->after_op = after_op;

@@ -144,6 +144,8 @@ int build_root(struct builder *b, int32_t *op)
 
 int here(struct builder *b)
 {
+    if (b->root >= 0)
+        return 0;
     TRY(b, NSBOX_STEP_ROOT, b->base = b->root = sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY, 0));
     TRY(b, NSBOX_STEP_ROOT, mount_id(b->root, "", &b->root_id));
     return 0;

@@ -59,16 +59,40 @@ int own_check(struct builder *b, int fd)
     return b->kept_stamps ? -ESTALE : -EROFS;
 }
 
-int dest_find(struct builder *b, const char *path)
+/* Returns the descriptor that a path of the sandbox resolves in, and cuts off what leads to that: the root, or what a
+ * copy has mounted on the way last. A path that leads there may lead elsewhere by now. */
+int dest_root(const struct builder *b, const char **path)
+{
+    int root = b->root;
+    size_t most = 0;
+    for (uint32_t i = 0; i < b->n_anchors; i++) {
+        size_t n = length_above(*path, b->anchors[i].path);
+        if (n && n >= most) {
+            most = n;
+            root = b->anchors[i].root;
+        }
+    }
+    *path += most;
+    if (!**path)
+        *path = "/";
+    return root;
+}
+
+static int find(struct builder *b, const char *path, int nofollow)
 {
     b->step = NSBOX_STEP_DEST;
-    return open_inside(b->root, path, 0);
+    int root = dest_root(b, &path);
+    return open_inside(root, path, nofollow);
+}
+
+int dest_find(struct builder *b, const char *path)
+{
+    return find(b, path, 0);
 }
 
 int dest_find_plain(struct builder *b, const char *path)
 {
-    b->step = NSBOX_STEP_DEST;
-    return open_inside(b->root, path, 1);
+    return find(b, path, 1);
 }
 
 /* Returns the length of path without its last component and the slashes before it; 0 stands for the root. */

@@ -33,8 +33,8 @@ static int take_lifted(struct builder *b, const nsbox_op *op)
     b->step = NSBOX_STEP_SOURCE;
     if ((uint32_t)op->fd >= b->n_lifted)
         return -EINVAL;
-    int tree = b->lifted[op->fd].tree;
-    b->lifted[op->fd].tree = -EINVAL;
+    int tree = b->lifted[op->fd];
+    b->lifted[op->fd] = -EINVAL;
     return tree;
 }
 
@@ -127,21 +127,19 @@ int may_be_missing(const nsbox_op *op, int error)
     return error == -ENOTDIR && (op->flags & NSBOX_OPTIONAL) && (op->flags & NSBOX_NOFOLLOW);
 }
 
-/* Mounts the detached tree on the op's destination, which is made as a directory or a file like the tree's root. What
- * was lifted goes onto the fresh file system itself: at the path of that there may be another directory by now. */
+/* Mounts the detached tree on the op's destination, which is made as a directory or a file like the tree's root. */
 static int place(struct builder *b, const nsbox_op *op, int tree)
 {
     unsigned mode;
     TRY(b, NSBOX_STEP_SOURCE, file_kind(tree, &mode, 0));
     enum dest_kind kind = (mode & SYS_S_IFMT) == SYS_S_IFDIR ? DEST_DIR : DEST_FILE;
     const char *path = plan_str(b->plan, op->dst);
-    const struct lifted *one = op->flags & NSBOX_LIFTED ? &b->lifted[op->fd] : 0;
-    if (!one || one->onto < 0)
+    int at = renewed_place(b, op);
+    if (at == -ENOENT)
         return attach_at(b, tree, path, kind);
-    int root = b->root;
-    b->root = one->onto;
-    int ret = attach_at(b, tree, path + one->below, kind);
-    b->root = root;
+    int ret = at < 0 ? at : attach(b, tree, at, "", path);
+    if (at >= 0)
+        sys_close(at);
     return ret;
 }
 
@@ -169,7 +167,7 @@ int op_bind(struct builder *b, const nsbox_op *op)
         ret = stamp_source(b, op, tree);
     if (ret >= 0)
         ret = place(b, op, tree);
-    sys_close(tree);
+    keep_renewed(b, op, tree);
     return ret;
 }
 

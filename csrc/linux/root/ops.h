@@ -13,25 +13,26 @@
 
 enum { NOT_EARLY = -1 };
 
-/* A mount of a kept tree that goes onto a fresh file system of the copy. */
-struct lifted {
-    int tree;       /* detached; or -errno */
-    int onto;       /* the root of the file system, or -1: it goes where its path leads */
-    uint32_t below; /* how much of its path leads to that root */
+/* What a copy of a kept tree has mounted at a path. Whatever else lies there, paths below it resolve in this. */
+struct anchor {
+    const char *path;
+    int root;
 };
 
 struct builder {
     const uint8_t *plan;
-    uint32_t step;         /* enum nsbox_step of what is being done */
-    int root;              /* the sandbox's root mount; destinations resolve in it */
-    int base;              /* the tmpfs that was the root at first */
-    int scratch;           /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
-    int masked;            /* an empty file without permissions in it, or -1 */
-    int proc;              /* the caller's /proc, O_PATH */
-    int stdout_fd;         /* what descriptor 1 of the command will be */
-    uint64_t root_id;      /* the mount that the root is; 0 before the pivot */
-    struct lifted *lifted; /* NSBOX_MAX_LIFTED at most */
+    uint32_t step;    /* enum nsbox_step of what is being done */
+    int root;         /* the sandbox's root mount; destinations resolve in it */
+    int base;         /* the tmpfs that was the root at first */
+    int scratch;      /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
+    int masked;       /* an empty file without permissions in it, or -1 */
+    int proc;         /* the caller's /proc, O_PATH */
+    int stdout_fd;    /* what descriptor 1 of the command will be */
+    uint64_t root_id; /* the mount that the root is; 0 before the pivot */
+    int *lifted;      /* detached mounts of a kept tree, or -errno; NSBOX_MAX_LIFTED at most */
     uint32_t n_lifted;
+    struct anchor *anchors; /* room for one per op and one more; only in a copy of a kept tree there are some */
+    uint32_t n_anchors;
     nsbox_stamp *stamps; /* of a kept tree, or NULL */
     /* In a copy of a kept tree: that one's plan and stamps, and those of the copy if it is to be parked; or NULL. */
     const uint8_t *kept_plan;
@@ -76,6 +77,7 @@ int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned
               const char **name);                                        /* made if missing */
 int dest_find(struct builder *b, const char *path);                      /* never made */
 int dest_find_plain(struct builder *b, const char *path);                /* nor through a symlink */
+int dest_root(const struct builder *b, const char **path);               /* where it resolves */
 int dest_parent(struct builder *b, const char *path, const char **name); /* made if missing; then release_parent() */
 void release_parent(struct builder *b, int dir);
 void forget_parent(struct builder *b);
@@ -131,13 +133,16 @@ int check_device(struct builder *b, const nsbox_op *op, int tree);
 void stamp_made(struct builder *b, uint32_t i);
 int is_mounting(const nsbox_op *op);
 int stamp_destinations(struct builder *b, int32_t *op);
+int stamp_places(struct builder *b, nsbox_stamp *stamps);
 int stamp_renewed(const uint8_t *plan, nsbox_stamp *stamps, const char *path, int mount);
 int stamp_check(const uint8_t *plan, const nsbox_stamp *stamps, const char *path, int fd);
 int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps);
 int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps);
 
 /* renewed.c */
+int kept_place(struct builder *b, const char *path);
 int renewed_place(struct builder *b, const nsbox_op *op);
+void add_anchor(struct builder *b, const char *path, int root);
 int lift(struct builder *b, const nsbox_op *op, int place);
 int mount_renewed(struct builder *b, const nsbox_op *op, int place, int mount);
 void keep_renewed(struct builder *b, const nsbox_op *op, int mount);

@@ -19,4 +19,13 @@ static inline const char *plan_str(const uint8_t *plan, uint32_t offset)
     return (const char *)(plan + offset);
 }
 
+/* Returns the length of dir if path is that or lies below it, else 0. */
+static inline size_t length_above(const char *path, const char *dir)
+{
+    size_t n = 0;
+    while (dir[n] && dir[n] == path[n])
+        n++;
+    return dir[n] == 0 && (path[n] == '/' || path[n] == 0) ? n : 0;
+}
+
 #endif

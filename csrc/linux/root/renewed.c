@@ -2,51 +2,36 @@
  *
  * A fresh file system covers the kept tree's, which all copies share and no command may see. Its place may lie in a
  * directory that the host, or a command, renames just then. So the place is opened once, and is compared with the
- * stamp. Nothing that follows looks its path up again.
+ * stamp. Nothing that follows looks its path up again: what goes onto the file system resolves in that.
  */
+#include "kernel/resolve.h"
 #include "ops.h"
 
-/* Returns the length of dir if path lies below it, else 0. */
-static size_t length_above(const char *path, const char *dir)
+/* Gives back the descriptor if it is what the kept tree has mounted at path, else -ESTALE; place may be an error. */
+static int checked(struct builder *b, const char *path, int place)
 {
-    size_t n = 0;
-    while (dir[n] && dir[n] == path[n])
-        n++;
-    return dir[n] == 0 && path[n] == '/' ? n : 0;
+    b->step = NSBOX_STEP_STALE;
+    int ret = place < 0 ? place : stamp_check(b->kept_plan, b->kept_stamps, path, place);
+    if (ret >= 0)
+        return place;
+    if (place >= 0)
+        sys_close(place);
+    return ret == -ENOENT || ret == -ELOOP || ret == -ENOTDIR ? -ESTALE : ret;
 }
 
-/* Will the op's place be in a file system that this copy has just been given? */
-static int is_on_fresh(const struct builder *b, const nsbox_op *op)
+/* Opens what the kept tree has mounted at path. A link may lead there, as long as it does. */
+int kept_place(struct builder *b, const char *path)
 {
-    const char *path = plan_str(b->plan, op->dst);
-    size_t most = 0;
-    int is_fresh = 0;
-    for (const nsbox_op *other = plan_op(b->plan, 0); other < op; other++) {
-        size_t n = is_mounting(other) ? length_above(path, plan_str(b->plan, other->dst)) : 0;
-        if (n && n >= most) {
-            most = n;
-            is_fresh = other->code != NSBOX_OP_BIND;
-        }
-    }
-    return is_fresh;
+    return checked(b, path, dest_find(b, path));
 }
 
-/* Opens the place of a fresh file system. -ENOENT: it has none that could be compared, so it is found, or made, by its
- * path. */
+/* Opens the place of what a copy mounts. -ENOENT: it has none yet, or this is no copy. */
 int renewed_place(struct builder *b, const nsbox_op *op)
 {
-    const char *path = plan_str(b->plan, op->dst);
-    int is_known = b->kept_stamps && !is_on_fresh(b, op);
-    if (!is_known && !op->count)
+    const char *path = plan_str(b->plan, op->dst), *below = path;
+    if (!b->kept_stamps)
         return -ENOENT;
-    int fd = is_known ? dest_find_plain(b, path) : dest_find(b, path);
-    b->step = NSBOX_STEP_STALE;
-    int ret = fd >= 0 && is_known ? stamp_check(b->kept_plan, b->kept_stamps, path, fd) : fd;
-    if (ret >= 0)
-        return fd;
-    if (fd >= 0)
-        sys_close(fd);
-    return ret == -ENOENT ? -ESTALE : ret;
+    return dest_root(b, &below) == b->root ? kept_place(b, path) : dest_find(b, path);
 }
 
 /* Copies the mounts that the op names, which lie below the file system at place; they go onto the new one. All exist,
@@ -56,12 +41,14 @@ int lift(struct builder *b, const nsbox_op *op, int place)
     const char *path = plan_str(b->plan, op->src), *dir = plan_str(b->plan, op->dst);
     for (uint32_t i = 0; i < op->count; i++) {
         TRY(b, NSBOX_STEP_SOURCE, b->n_lifted < NSBOX_MAX_LIFTED ? 0 : -E2BIG);
-        struct lifted *one = &b->lifted[b->n_lifted++];
+        int *tree = &b->lifted[b->n_lifted++];
         size_t below = length_above(path, dir);
-        one->onto = -1;
-        one->below = (uint32_t)below;
-        TRY(b, NSBOX_STEP_SOURCE, one->tree = below ? 0 : -EINVAL);
-        TRY(b, NSBOX_STEP_STALE, one->tree = sys_open_tree(place, path + below + 1, OPEN_TREE_CLONE | AT_RECURSIVE));
+        TRY(b, NSBOX_STEP_SOURCE, *tree = below ? 0 : -EINVAL);
+        TRY(b, NSBOX_STEP_STALE, *tree = checked(b, path, open_inside(place, path + below, 1)));
+        int at = *tree;
+        *tree = sys_open_tree(at, "", OPEN_TREE_CLONE | AT_RECURSIVE | AT_EMPTY_PATH);
+        sys_close(at);
+        TRY(b, NSBOX_STEP_STALE, *tree);
         while (*path++)
             continue;
     }
@@ -81,23 +68,29 @@ int mount_renewed(struct builder *b, const nsbox_op *op, int place, int mount)
     return 0;
 }
 
-/* Keeps a fresh file system for what the op has lifted, or closes it. In a branch, that goes onto an overlay which
- * covers the file system by then. */
-void keep_renewed(struct builder *b, const nsbox_op *op, int mount)
+/* From here on, paths at and below this one resolve in root, which close_renewed() closes. */
+void add_anchor(struct builder *b, const char *path, int root)
 {
-    if (!op->count || !b->kept_stamps) {
-        sys_close(mount);
-        return;
-    }
-    for (uint32_t i = b->n_lifted - op->count; i < b->n_lifted; i++)
-        b->lifted[i].onto = mount;
+    b->anchors[b->n_anchors++] = (struct anchor){path, root};
 }
 
-/* Closes what keep_renewed() has kept. Those that one op has lifted come one after the other. */
+/* Keeps what the op has mounted for the ops that lie in it, or closes it. */
+void keep_renewed(struct builder *b, const nsbox_op *op, int mount)
+{
+    const nsbox_op *end = plan_op(b->plan, 0) + plan_nops(b->plan);
+    const char *path = plan_str(b->plan, op->dst);
+    for (const nsbox_op *other = op + 1; b->kept_stamps && other < end; other++)
+        if (other->dst && length_above(plan_str(b->plan, other->dst), path)) {
+            add_anchor(b, path, mount);
+            return;
+        }
+    sys_close(mount);
+}
+
+/* Closes what keep_renewed() has kept. */
 void close_renewed(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->n_lifted; i++)
-        if (b->lifted[i].onto >= 0 && (i == 0 || b->lifted[i].onto != b->lifted[i - 1].onto))
-            sys_close(b->lifted[i].onto);
+    while (b->n_anchors)
+        sys_close(b->anchors[--b->n_anchors].root);
     forget_parent(b);
 }

@@ -57,28 +57,49 @@ static int is_mount(const struct sys_statx *st)
     return (st->stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
+/* Records what fd, which is closed, is open on. 1, 0 if it isn't a mount, or -errno. */
+static int stamp_place(nsbox_stamp *stamp, int fd)
+{
+    struct sys_statx st;
+    if (fd < 0)
+        return fd;
+    int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+    sys_close(fd);
+    if (ret < 0)
+        return ret;
+    stamp->dev = device(&st);
+    stamp->ino = st.stx_ino;
+    return is_mount(&st);
+}
+
 /* Records what lies where the ops have mounted something, once all is done and "/" is the new root. If a destination is
  * reached through a symlink, a fresh mount along that way would redirect it; so symlinks are refused. */
 int stamp_destinations(struct builder *b, int32_t *op)
 {
     for (uint32_t i = 0, n = plan_nops(b->plan); i < n; i++) {
         nsbox_stamp *stamp = &b->stamps[i];
-        struct sys_statx st;
         if (!stamp->made)
             continue;
         *op = (int32_t)i;
-        int fd = dest_find_plain(b, plan_str(b->plan, plan_op(b->plan, i)->dst));
-        if (fd < 0)
-            return fd;
-        int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
-        sys_close(fd);
-        if (ret >= 0 && !is_mount(&st))
-            ret = -ESTALE;
-        TRY(b, NSBOX_STEP_STALE, ret);
-        stamp->dev = device(&st);
-        stamp->ino = st.stx_ino;
+        int ret = stamp_place(stamp, dest_find_plain(b, plan_str(b->plan, plan_op(b->plan, i)->dst)));
+        if (ret < 0)
+            return ret;
+        TRY(b, NSBOX_STEP_STALE, ret ? 0 : -ESTALE);
     }
     *op = -1;
+    return 0;
+}
+
+/* Records what is mounted already where a copy's ops will mount something. */
+int stamp_places(struct builder *b, nsbox_stamp *stamps)
+{
+    for (uint32_t i = 0, n = plan_nops(b->plan); i < n; i++) {
+        const nsbox_op *op = plan_op(b->plan, i);
+        int ret = is_mounting(op) ? stamp_place(&stamps[i], dest_find(b, plan_str(b->plan, op->dst))) : 0;
+        if (ret < 0 && ret != -ENOENT && ret != -ENOTDIR && ret != -ELOOP && ret != -EACCES)
+            return ret;
+        stamps[i].made = ret == 1;
+    }
     return 0;
 }
 

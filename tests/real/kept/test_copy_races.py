@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 from collections.abc import Callable
@@ -11,8 +10,9 @@ from typing import Any
 
 import pytest
 from nsbox_testing import faults
-from nsbox_testing.faults import EXIT, NUMBERS, THOROUGH, Call, Spawn, outcome
+from nsbox_testing.faults import NUMBERS, THOROUGH, Call, Spawn, outcome
 from nsbox_testing.running import Orphans
+from nsbox_testing.swaps import MOVE_MOUNT, Swap, exchange, moments
 
 import nsbox
 from nsbox import Policy, Sandbox
@@ -22,16 +22,7 @@ pytestmark = [
     pytest.mark.timeout(3000 if THOROUGH else 300),
 ]
 
-GETPID, MOVE_MOUNT = NUMBERS.get("getpid", -1), NUMBERS.get("move_mount", -1)
-PATHS = {MOVE_MOUNT, NUMBERS.get("open_tree"), NUMBERS.get("openat2")}  # with which it finds something by its path
-_libc = ctypes.CDLL(None, use_errno=True)
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-
-
-def exchange(one: Path, other: Path) -> None:
-    """Let two directories change places."""
-    ret = _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
-    assert ret == 0, os.strerror(ctypes.get_errno())
+GETPID = NUMBERS.get("getpid", -1)
 
 
 @pytest.fixture
@@ -84,30 +75,16 @@ def looks(policy: Policy, is_parked: bool) -> Callable[[], dict[str, Any]]:
     return lambda: outcome(run)
 
 
-class Swap:
-    """Exchanges two directories before one call of the process that makes a copy, and again later.
+class Copies:
+    """Tells which calls are those of the process that makes the second copy of a kept sandbox."""
 
-    first: which call, from 0; -1: none. length: how many calls later it is undone, at the latest before `end`.
-    """
-
-    def __init__(self, workspace: Path, first: int = -1, length: int = 0, end: int = 0) -> None:
-        self._places, self._first, self._length = (workspace / "a", workspace / "b"), first, length
-        self._end = end
+    def __init__(self) -> None:
         self._makers: list[int] = []  # of the kept sandbox, then of a copy for a command that looks at nothing
-        self.numbers: list[int] = []  # of the calls that the next one makes
-        self.is_swapped = False
 
-    def __call__(self, call: Call, spawn: Spawn) -> None:
+    def __call__(self, call: Call) -> bool:
         if call.number == GETPID and call.role in ("mediator", "helper") and call.pid not in self._makers:
             self._makers.append(call.pid)  # it is the first call that it makes, and its own helpers don't make it
-        if self._makers[2:3] != [call.pid]:
-            return
-        number, is_last = len(self.numbers), call.number == EXIT
-        begins = number == self._first and not is_last
-        if begins or (self.is_swapped and (is_last or number in (self._first + self._length, self._end))):
-            exchange(*self._places)
-            self.is_swapped = not self.is_swapped
-        self.numbers.append(call.number)
+        return self._makers[2:3] == [call.pid]
 
 
 @pytest.mark.parametrize("is_parked", [False, True], ids=["anew", "ready"])
@@ -118,22 +95,18 @@ def test_a_directory_that_is_replaced_meanwhile(
 
     Control: what starts while a directory is another one sees that one.
     """
-    run, none = looks(policy, is_parked), Swap(workspace)
+    run, places = looks(policy, is_parked), (workspace / "a", workspace / "b")
+    none = Swap(places, Copies())
     expected = Spawn(run, none).run()
     assert expected == {"returned": ["ours fixed own"] * 2, "left": []}
-    numbers = none.numbers
-    assert numbers.count(MOVE_MOUNT) == 2  # the fresh file system, and what goes along onto it
-    last = len(numbers) - 1 - numbers[::-1].index(MOVE_MOUNT)  # soon afterwards, the command runs
+    assert none.numbers.count(MOVE_MOUNT) == 2  # the fresh file system, and what goes along onto it
     problems = []
-    begins = [first for first in range(last + 1) if THOROUGH or numbers[first] in PATHS]
-    assert len(begins) > 5
-    for first in begins:
-        for length in (1, 2, 3, 5, 8, len(numbers)) if THOROUGH else (1, len(numbers)):
-            swap = Swap(workspace, first, length, last + 1)
-            found = Spawn(run, swap).run()
-            assert not swap.is_swapped
-            if found != expected:
-                problems.append(f"{first} ({numbers[first]}), {length}: {found}")
+    for moment in moments(none.numbers):
+        swap = Swap(places, Copies(), *moment)
+        found = Spawn(run, swap).run()
+        assert not swap.is_swapped
+        if found != expected:
+            problems.append(f"{moment} ({none.numbers[moment[0]]}): {found}")
     assert not problems, "\n".join(problems)
-    exchange(workspace / "a", workspace / "b")
+    exchange(*places)
     assert (workspace / "a/cache/fixed/file").read_text() == "another's"

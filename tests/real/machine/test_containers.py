@@ -6,7 +6,6 @@ filter is compiled by the library that engines use. Images, AppArmor and SELinux
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
@@ -43,17 +42,9 @@ MASKS = """
 NSBOX = [sys.executable, "-P", "-m", "nsbox"]
 
 
-def _has_libseccomp() -> bool:
-    try:
-        ctypes.CDLL(engine.LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
 pytestmark = [
     needs.programs("unshare", "setpriv"),
-    pytest.mark.skipif(not _has_libseccomp(), reason=needs.reason("libseccomp2")),
+    needs.library(engine.LIBRARY, "libseccomp2"),
 ]
 
 

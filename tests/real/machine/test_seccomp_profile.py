@@ -7,7 +7,6 @@ by the library that engines use, and an interpreter is asked about every number 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import importlib.util
 import json
@@ -62,15 +61,7 @@ DOCKERS_OTHER_FAMILIES = {0, 12, 19, 20, 23, 25, 34, 37, 38, 40}
 DOCKERS_PERSONALITIES = {0, 8, 0x20000, 0x20008, 0xFFFFFFFF}
 
 
-def _has_libseccomp() -> bool:
-    try:
-        ctypes.CDLL(engine.LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
-by_engine = pytest.mark.skipif(not _has_libseccomp(), reason=needs.reason("libseccomp2"))
+by_engine = needs.library(engine.LIBRARY, "libseccomp2")
 
 
 def values(name: str) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import select
@@ -10,9 +11,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import psutil
 import pytest
+from nsbox_testing.leftovers import status
 from nsbox_testing.running import in_fork, python
 from nsbox_testing.verdicts import LONG
 
@@ -85,6 +89,31 @@ else: os.read(ready, 1)  # until it has said so, or has ended
     assert usage.is_complete
     assert usage.user + usage.system >= 0.3
     assert usage.max_rss > 200 * MEGABYTE
+
+
+def test_one_that_goes_late(chosen: Policy) -> None:
+    """However long a killed process takes until it has gone, it counts. Here it does as its tracer outside likes."""
+    if chosen.base == "host" and os.geteuid() == 0:
+        pytest.skip("processes may have other ids, and then pid 1 doesn't wait for long")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+    code = BURN + "pid = os.fork()\nif pid == 0: time.sleep(1000)\nprint(flush=True)\nos.read(0, 1)\n"
+    p = nsbox.Popen(python(code), policy=chosen, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert p.stdin is not None and p.stdout is not None
+    p.stdout.readline()
+    orphan = int(Path(f"/proc/{p.pid}/task/{p.pid}/children").read_text())
+    if libc.ptrace(0x4206, orphan, 0, 0) < 0:  # PTRACE_SEIZE
+        p.kill()
+        p.wait()
+        pytest.skip(f"no process may be traced here: {os.strerror(ctypes.get_errno())}")
+    p.stdin.close()
+    while status(orphan)["State"][0] != "Z":
+        time.sleep(0.01)
+    time.sleep(0.5)  # at least as long as the init waits for processes that it may be unable to kill
+    os.waitpid(orphan, 0x40000000)  # __WALL: from here on, the init can reap it
+    p.wait()
+    assert used(p).is_complete
+    p.stdout.close()
 
 
 def test_little_is_used_by_little(chosen: Policy) -> None:

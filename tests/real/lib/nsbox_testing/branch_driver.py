@@ -109,6 +109,8 @@ class Driver:
         """Go on as the interpreter, in a pid namespace of its own; the first process only waits for its end."""
         self.lifeline = os.pidfd_open(os.getpid())
         b = self.new()
+        if self.library.nsbox_branch_look(ctypes.byref(b)) < 0:
+            raise Failed("look", b)
         self.begin(b)
         pid = os.fork()
         if pid:

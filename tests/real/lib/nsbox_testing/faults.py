@@ -21,7 +21,7 @@ import struct
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,12 @@ _OTHERS = {
     "x86_64": {
         **{"pivot_root": 155, "execveat": 322, "ppoll": 271, "prctl": 157, "umount2": 166},
         **{"write": 1, "unshare": 272, "fsopen": 430, "open_tree_attr": 467, "socketpair": 53, "recvmsg": 47},
-        **{"getpid": 39, "move_mount": 429, "open_tree": 428, "openat2": 437},
+        **{"getpid": 39, "move_mount": 429, "open_tree": 428, "openat2": 437, "mount_setattr": 442},
     },
     "aarch64": {
         **{"pivot_root": 41, "execveat": 281, "ppoll": 73, "prctl": 167, "umount2": 39},
         **{"write": 64, "unshare": 97, "fsopen": 430, "open_tree_attr": 467, "socketpair": 199, "recvmsg": 212},
-        **{"getpid": 172, "move_mount": 429, "open_tree": 428, "openat2": 437},
+        **{"getpid": 172, "move_mount": 429, "open_tree": 428, "openat2": 437, "mount_setattr": 442},
     },
 }
 NUMBERS = _OTHERS.get(platform.machine(), {})
@@ -53,6 +53,7 @@ NUMBERS = _OTHERS.get(platform.machine(), {})
 
 _FUTEX = _INFALLIBLE.get(platform.machine(), {}).get("futex", -1)
 EXIT = _INFALLIBLE.get(platform.machine(), {}).get("exit_group", -1)
+UMASK = _INFALLIBLE.get(platform.machine(), {}).get("umask", -1)
 
 THOROUGH = int(os.environ.get("NSBOX_THOROUGH", "0"))
 """How much more to try than a run of all tests has time for: 1 or 2, by the environment."""
@@ -91,10 +92,17 @@ def _code_ranges() -> list[tuple[int, int]]:
     return ranges
 
 
-def _filter() -> bytes:
-    """Return a program that notifies for system calls from these addresses, and allows all others."""
+def _filter(numbers: Iterable[int] = ()) -> bytes:
+    """Return a program that notifies for system calls from these addresses, and allows all others.
+
+    numbers: of calls that it notifies for wherever they come from.
+    """
     code = b""
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    code += struct.pack("<HBBI", load, 0, 0, 0)  # the number
+    for number in numbers:
+        code += struct.pack("<HBBI", equal, 0, 1, number)
+        code += struct.pack("<HBBI", answer, 0, 0, _RET_NOTIFY)
     for start, end in _code_ranges():
         assert start >> 32 == (end - 1) >> 32
         code += struct.pack("<HBBI", load, 0, 0, 12)  # the high half of the instruction pointer
@@ -106,9 +114,9 @@ def _filter() -> bytes:
     return code + struct.pack("<HBBI", answer, 0, 0, _RET_ALLOW)
 
 
-def _install() -> int:
+def _install(numbers: Iterable[int] = ()) -> int:
     """Install the filter in this process; return the descriptor where its notifications arrive."""
-    code = _filter()
+    code = _filter(numbers)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     assert _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -122,7 +130,7 @@ def _install() -> int:
 class Call:
     """One system call that is about to be made."""
 
-    role: str  # caller, mediator, helper, init, command
+    role: str  # caller, mediator, helper, init, command, branch
     number: int
     nth: int  # of this number by this role, from 0: the same in each run, whatever the others do meanwhile
     args: tuple[int, ...]
@@ -142,9 +150,12 @@ class Spawn:
     """A function that runs in a fork of this process, each system call of its spawns under control.
 
     below: how many pid namespaces are between ours and that of the sandbox; a process in one of these is a helper.
+    numbers: of calls that are controlled in other code than nsbox's extension too, such as a branch's.
     """
 
-    def __init__(self, function: Callable[[], Any], decide: Decision, below: int = 0) -> None:
+    def __init__(
+        self, function: Callable[[], Any], decide: Decision, below: int = 0, numbers: Iterable[int] = ()
+    ) -> None:
         self._decide = decide
         self._depth = below + 1
         self._roles: dict[int, str] = {}
@@ -156,7 +167,7 @@ class Spawn:
         self.caller = os.fork()
         if self.caller == 0:
             ours.close()
-            _child(function, theirs)
+            _child(function, theirs, numbers)
         theirs.close()
         self._socket = ours
         self._name(self.caller, "caller")
@@ -256,7 +267,10 @@ class Spawn:
                 return  # killed meanwhile
             raise
         ident, pid, _, number, _, _, *args = struct.unpack("<QIIiIQ6Q", request)
-        role = self._role(pid)
+        try:
+            role = self._role(pid)
+        except ProcessLookupError:
+            return  # killed meanwhile
         call = Call(role, number, self._made[role, number], tuple(args), pid)
         self._made[role, number] += 1
         self.calls.append(call)
@@ -283,16 +297,18 @@ class Spawn:
             outer = status("self").get("NSpid", "").split()
             if len(inner) == len(outer) + self._depth:
                 role = "init" if inner[-1] == "1" else "command"
+            elif len(inner) > len(outer) + self._depth + 1:
+                role = "branch"
             else:
                 role = "helper" if "mediator" in self._pidfds else "mediator"
             self._name(pid, role)
         return self._roles[pid]
 
 
-def _child(function: Callable[[], Any], theirs: socket.socket) -> None:
+def _child(function: Callable[[], Any], theirs: socket.socket, numbers: Iterable[int]) -> None:
     answer: dict[str, Any] = {}
     try:
-        listener = _install()
+        listener = _install(numbers)
         socket.send_fds(theirs, [b"x"], [listener])
         os.close(listener)
         answer["ok"] = function()

@@ -6,6 +6,7 @@ version and doesn't run.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import re
@@ -83,6 +84,15 @@ def programs(*names: str) -> pytest.MarkDecorator:
     """Mark a test that needs these programs."""
     lacking = [name for name in names if find(name) is None]
     return pytest.mark.skipif(bool(lacking), reason=reason(lacking[0]) if lacking else "")
+
+
+def library(name: str, package: str) -> pytest.MarkDecorator:
+    """Mark a test that needs a C library, by its file's name and Debian's package."""
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return pytest.mark.skipif(True, reason=reason(package))
+    return pytest.mark.skipif(False, reason="")
 
 
 def module(name: str) -> pytest.MarkDecorator:
