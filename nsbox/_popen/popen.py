@@ -177,7 +177,8 @@ class Confinable(Lifetime["AnyStr"]):
         if prepared.plan.backend == "passthrough":
             self._pass_through(policy, prepared, positional)
             return
-        envp, directories = prepared.environment.of(env)
+        exists = None if self._way is None else self._way.exists
+        envp, directories = prepared.environment.of(env, exists)
         if self._story is not None:
             envp = self._story.added(envp, is_built=env is None)
         directory, required = arguments.directory(policy, prepared, cwd)

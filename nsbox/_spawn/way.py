@@ -5,6 +5,7 @@ from __future__ import annotations
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from nsbox._core.command import Result
@@ -18,9 +19,11 @@ class Way:
 
     relay: for a network list; None: there is no list, or its relay is the shared one.
     kind: a word for what the commands are started by, in records.
+    exists: says if commands see a file, by its path; None: they see those that this machine has.
     """
 
     kind = "command"
+    exists: Callable[[str], bool] | None = None
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self.policy, self.relay = policy, relay

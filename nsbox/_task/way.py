@@ -16,6 +16,7 @@ from nsbox._core import orphans
 from nsbox._kept.session import SessionWay
 from nsbox._plan import ops
 from nsbox._transaction.holder import Holder, Mapped
+from nsbox._transaction.overlay import is_seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +64,7 @@ class TaskWay(SessionWay):
         mapping: as from owners.mapped().
         """
         self.places = layers.places
+        self._uppers = tuple(zip(layers.places, (upper for upper, _ in stores), strict=True))
         if os.geteuid() != 0:  # holder.check() refuses ids='full'
             self.remedy = "a task has several ids only if root begins it, with ids='full' in the policy"
         self.started = 0  # commands so far
@@ -93,6 +95,10 @@ class TaskWay(SessionWay):
                 raise ValueError("the task's changes are being committed, or copied")
             self.started += 1
             return super().spawn(start)
+
+    def exists(self, path: str) -> bool:
+        """Return whether commands see a file or directory at a path."""
+        return is_seen(path, self._uppers)
 
     @contextlib.contextmanager
     def at_rest(self, where: str | None = None) -> Iterator[None]:
