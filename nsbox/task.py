@@ -32,6 +32,7 @@ from nsbox._task.layers import Layers, layers
 from nsbox._task.owners import mapped, owners
 from nsbox._task.snapshot import Snapshot
 from nsbox._task.way import TaskWay, check_nesting
+from nsbox._tools.shell_state import ShellState
 from nsbox._transaction.holder import check, host_of
 from nsbox._transaction.overlay import check_attributes, check_marks
 from nsbox._transaction.review import Review
@@ -191,7 +192,7 @@ class Task(Review, Session):
             way = self.way()
             path = self._new_path("snapshot")
             size = copied.take(way, [upper for upper, _ in self._pairs()], path, most)
-            return Snapshot(path, size, (self._directory, self._environment))
+            return Snapshot(path, size, self._shell)
 
     def reset(self, snapshot: Snapshot | None = None) -> None:
         """Go back to a snapshot: end what runs in the task, and restore everything to what it was then.
@@ -221,7 +222,7 @@ class Task(Review, Session):
                 fresh.started = way.started + 1  # what was shown before isn't certain any more
                 if snapshot is not None:
                     copied.fill(fresh, snapshot)
-                self._directory, self._environment = (None, None) if snapshot is None else snapshot._shell
+                self._shell = ShellState() if snapshot is None else snapshot._shell
                 self._reviewed, self._shown = None, frozenset()
             except BaseException:
                 self.close()

@@ -18,7 +18,7 @@ import pytest
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-from nsbox import AccessError, Policy, Sandbox, Session, UnavailableError
+from nsbox import Policy, Sandbox, Session, UnavailableError
 from nsbox._policy.losses import LOSSES
 
 
@@ -320,40 +320,6 @@ def test_a_command_that_stops_all_others(workspace: Path) -> None:
         thread.join(20)
         assert not thread.is_alive()
         assert stopper.wait(timeout=10) == -signal.SIGKILL
-
-
-# ---- a shell that goes on
-
-
-def test_a_shell_that_is_kept(s: Session, workspace: Path) -> None:
-    """The directory and the exported variables, also after a failure; without keep nothing of it."""
-    (workspace / "sub dir").mkdir()
-
-    def shell(command: str, **options: object) -> tuple[int, str]:
-        done = s.shell(command, keep=True, **options)
-        assert done.args == command
-        return done.returncode, done.stdout
-
-    assert shell("cd 'sub dir'; export A='x\ny' B=1; C=2; exit 3") == (3, "")
-    assert shell('pwd; echo "$A$B$C"; unset B') == (0, f"{workspace}/sub dir\nx\ny1\n")
-    assert shell("echo $B; cd /tmp; false") == (1, "\n")
-    assert shell("pwd") == (0, "/tmp\n")
-    assert s.shell("pwd; echo $A").stdout == f"{workspace}\n\n"
-    assert shell("kill -9 $$") == (-9, "")
-    assert shell("cd /; exec true") == (0, "")
-    assert shell("syntax ) error")[0] == 2
-    assert shell("pwd") == (0, "/tmp\n")
-    assert shell("pwd", cwd="/usr") == (0, "/usr\n")
-    (workspace / "gone").mkdir()
-    assert shell(f"cd {workspace}/gone; rmdir ../gone") == (0, "")
-    for _ in range(2):
-        with pytest.raises(AccessError, match="gone is where the last command with keep=True ended"):
-            shell("rm -rf ./*")
-    assert shell("pwd", cwd=".") == (0, f"{workspace}\n")
-    assert shell("PATH=; cd /usr; set -C") == (0, "")
-    assert shell("pwd; echo $A", env=None)[1].startswith("/usr\n")
-    assert shell("cd /; sleep 1000", timeout=0.1)[0] == -15
-    assert shell("pwd") == (0, "/usr\n")
 
 
 # ---- the end
