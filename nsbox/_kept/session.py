@@ -32,7 +32,7 @@ from nsbox._kept.session_command import LONGEST, SessionCommand, received
 from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
-from nsbox._popen import terminal
+from nsbox._popen import pty, terminal
 from nsbox._relay.line import LateLine, joined
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._spawn.prepare import prepare
@@ -257,6 +257,21 @@ class SessionWay(Way):
     def open_root(self) -> int:
         """Return a new descriptor (O_PATH) of the session's "/"; raises SetupError if it has ended."""
         return self._made(ASKING.pack(c.ASKED_ROOT, 0, 0), (), has_fd=True)
+
+    def kernel_id_of(self, prepared: Prepared) -> int:
+        """Return the kernel id of the session's commands, or 0."""
+        return self._prepared.plan.kernel_id
+
+    def open_terminal(self) -> tuple[int, int]:
+        """Return the two ends of a terminal that has a name in the session, if that has a devpts."""
+        try:
+            root = self.open_root()
+            try:
+                return pty.opened_in(root)
+            finally:
+                os.close(root)
+        except OSError:  # also a SetupError, which the start is about to raise too
+            return super().open_terminal()
 
     def make_name(self, kind: int, mode: int, names: Sequence[str], dirs: Sequence[int]) -> int:
         """Make a name with the ids of commands; return the descriptor of a new file, open for writing, or -1.

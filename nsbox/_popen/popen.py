@@ -116,7 +116,7 @@ class Confinable(Lifetime["AnyStr"]):
     ) -> None:
         from nsbox._popen import pty as popen_pty  # seldom needed
 
-        self._pair = made = popen_pty.pair(pty)
+        self._pair = made = popen_pty.pair(pty, self._way)
         try:
             options, first = popen_pty.options_for(made.fd, more, options)
             self._terminal_of = 1 + first
@@ -261,7 +261,8 @@ class Confinable(Lifetime["AnyStr"]):
             return policy, prepared
         from nsbox._popen import pty as popen_pty
 
-        popen_pty.give(self._pair.fd, prepared.plan.kernel_id)
+        kernel_id = prepared.plan.kernel_id if self._way is None else self._way.kernel_id_of(prepared)
+        popen_pty.give(self._pair.fd, kernel_id)
         if prepared.plan.wrapper and policy.new_session:  # in a session of its own, the command would lose the terminal
             policy = policy.with_(new_session=False)
             prepared = prepare(policy, host_for(policy))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from nsbox._core.command import Result
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
+    from nsbox._spawn.prepare import Prepared
     from nsbox._spawn.start import Start
 
 
@@ -31,6 +34,14 @@ class Way:
     def spawn(self, start: Start) -> Result:
         """Start a command, and return the result."""
         raise NotImplementedError
+
+    def kernel_id_of(self, prepared: Prepared) -> int:
+        """Return the kernel id that commands have, if it isn't the caller's, or 0. prepared: of the policy."""
+        return prepared.plan.kernel_id
+
+    def open_terminal(self) -> tuple[int, int]:
+        """Return the two ends of a new terminal for a command. Raises OSError."""
+        return os.openpty()
 
     def check_open(self) -> None:
         """Raise ValueError once it is closed."""

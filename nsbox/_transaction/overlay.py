@@ -154,6 +154,10 @@ class OverlayWay(Way):
         self._lock = RLock()
         self._is_resting = False
 
+    def kernel_id_of(self, prepared: Prepared) -> int:
+        """Return 0: the caller must own what commands write."""
+        return 0
+
     def exists(self, path: str) -> bool:
         """Return whether commands see something at a path."""
         return is_seen(path, self._uppers)
