@@ -178,9 +178,8 @@ class Session(Commands, FileTools):
     process ends, so does the session. Threads may share it; in a forked child it is closed.
     """
 
-    keeps: object = None  # the Sandbox that it belongs to, while the session is open
-    relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
-    ends_with_sandbox = False  # whether that Sandbox's close() closes it
+    _keeps: object = None  # the Sandbox that it belongs to, while the session is open
+    _relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self._way: SessionWay | None = None
@@ -193,7 +192,7 @@ class Session(Commands, FileTools):
         """Make the sandbox."""
         return SessionWay(policy, relay)
 
-    def way(self) -> SessionWay:
+    def _open_way(self) -> SessionWay:
         """Return the way in which commands start; raises ValueError if the session is closed."""
         if self._way is None:
             raise ValueError("the session is closed")
@@ -202,17 +201,17 @@ class Session(Commands, FileTools):
     @property
     def policy(self) -> Policy:  # type: ignore[override]
         """What commands may do. Raises ValueError if the session is closed."""
-        return self.way().policy
+        return self._open_way().policy
 
     def _files(self) -> contextlib.AbstractContextManager[Files]:
         from nsbox._filetools.files import Files as GuardedFiles
         from nsbox._filetools.ground import HostGround, RootGround
 
-        way = self.way()
+        way = self._open_way()
         host, own = HostGround(), RootGround(way)
         return contextlib.nullcontext(GuardedFiles(way.policy, lambda mount: own if mount.is_own else host))
 
-    def popen(self, kind: type[Any]) -> type[Any]:
+    def _popen_class(self, kind: type[Any]) -> type[Any]:
         """Return the subclass of Popen that its commands need instead of `kind`; raises TypeError if there is none."""
         if not issubclass(EnteredPopen, kind):
             raise TypeError(f"a session's commands are started by nsbox.Popen, not by {kind.__name__}")
@@ -258,7 +257,7 @@ class Session(Commands, FileTools):
             raise AccessError(directory, problem) from error
 
     def _kept_shell(self, command: str, path: Any, check: bool, options: dict[str, Any]) -> ToolResult:
-        way, before = self.way(), self._shell
+        way, before = self._open_way(), self._shell
         policy, basis = way.policy, before.applied(built(way.policy, way.exists))
         state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
         try:
@@ -285,14 +284,14 @@ class Session(Commands, FileTools):
         from nsbox._relay import ports  # seldom needed
 
         with ports.listening(ports.check_port(port), to) as listener:
-            line = self.join(None if self.relay_of is None else self.relay_of())
+            line = self._join(None if self._relay_of is None else self._relay_of())
             published = ports.Published(line.relay, port, listener, line)
         self._published.append(published)
         return published
 
-    def join(self, relay: Relay | None) -> Line:
+    def _join(self, relay: Relay | None) -> Line:
         """Let a relay serve this session unless one does already; None: a relay of its own. Return the line to it."""
-        return self.way().join(relay)
+        return self._open_way().join(relay)
 
     @property
     def has_ended(self) -> bool:
@@ -302,6 +301,16 @@ class Session(Commands, FileTools):
     def processes(self) -> list[psutil.Process]:
         """Return the processes that run in it now; [] when it has ended. Raises ImportError without psutil."""
         return [] if self.has_ended or self._way is None else processes(None, self._way.pid)
+
+    def kill_processes(self) -> None:
+        """Kill everything that runs in it, what earlier commands left too, and return when it is gone.
+
+        The session goes on: its /tmp, its home, and what shell(keep=True) keeps are as before. Published ports stay
+        open. Needs neither psutil nor room for another process, so it helps after a fork bomb.
+
+        Raises KillError if a process doesn't end, and ValueError if the session is closed.
+        """
+        self._open_way().end_processes()
 
     def close(self, *, _is_late: Any = is_finalizing) -> None:
         """End everything that runs in it, and return when all of it is gone. Closing twice isn't an error.
@@ -314,10 +323,10 @@ class Session(Commands, FileTools):
             for each in self._published:
                 each.close()
             way.close()
-        self.keeps = None
+        self._keeps = None
 
     def __enter__(self) -> Session:
-        self.way()
+        self._open_way()
         return self
 
     def __exit__(
@@ -336,7 +345,7 @@ class Session(Commands, FileTools):
     def __repr__(self) -> str:
         return f"<nsbox.Session {'closed' if self._way is None else self._way.pid}>"
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Close it in a forked child: the session belongs to the parent."""
         self._forget_calls()
         way, self._way = self._way, None

@@ -109,7 +109,8 @@ class Call:
     ) -> None:
         unknown = options.keys() - _KNOWN
         if unknown:
-            raise TypeError(f"a tool call takes no {', '.join(sorted(unknown))}=")
+            only = ": shell() of a session or a task does" if unknown == {"keep"} else ""
+            raise TypeError(f"a tool call takes no {', '.join(sorted(unknown))}={only}")
         if cancel is not None and not isinstance(cancel, CancelToken):
             raise TypeError(f"cancel is {type_phrase(cancel)}, must be a CancelToken")
         self._start, self._policy, self._argv, self._args, self._shells = start, policy, argv, args, shells

@@ -97,7 +97,7 @@ class ToolCalls(Keeper):
         check_word("command", command)
         from nsbox._tools import shell as tools_shell
 
-        more: Any = {"shells": tools_shell.shells(self.way().policy, shell_path)}
+        more: Any = {"shells": tools_shell.shells(self._open_way().policy, shell_path)}
         return self._tool(["-c", command], command, check, options | more)
 
     def exec(
@@ -129,7 +129,7 @@ class ToolCalls(Keeper):
             from nsbox._handles.stream import sink
 
             options["sink"] = sink(on_output)
-        way = self.way()
+        way = self._open_way()
         return partial(OwnCall, self.Popen, way.policy, argv, shown, exists=way.exists, **options)
 
     def _call_of(self, command: str | Sequence[str], options: Any) -> Callable[..., Call]:
@@ -141,7 +141,7 @@ class ToolCalls(Keeper):
             from nsbox._tools import shell as tools_shell
 
             check_word("command", command)
-            shells = tools_shell.shells(self.way().policy, path)
+            shells = tools_shell.shells(self._open_way().policy, path)
             return self._call(["-c", command], command, options | {"shells": shells})
         if not isinstance(command, list | tuple) or not command or not all(isinstance(word, str) for word in command):
             raise TypeError(f"command is {command!r:.100}, must be a line for the shell, or a list of str")
@@ -204,12 +204,12 @@ class ToolCalls(Keeper):
         workers = self._threads()
         job = OwnJob(workers.number(), command, make, workers.start, kept(options.get("max_output")))
         try:
-            job.await_start()
+            job._await_start()
         except BaseException:  # also a signal handler's
-            job.worker.call.cancel(at_once=True)
+            job._worker.call.cancel(at_once=True)
             raise
         with workers.lock:
-            self._jobs = (*OwnJob.worth_keeping(self._jobs), job)
+            self._jobs = (*OwnJob._worth_keeping(self._jobs), job)
         return job
 
     def jobs(self) -> list[Job]:

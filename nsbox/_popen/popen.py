@@ -72,7 +72,7 @@ class Confinable(Lifetime["AnyStr"]):
     def __new__(cls, *args: Any, policy: Any = None, **options: Any) -> Self:
         """Make an instance of the class that can wait for the command, which need not be a child of this process."""
         keeper = blocks.current() if policy is None else policy
-        return super().__new__(keeper.popen(cls) if isinstance(keeper, Keeper) else cls)
+        return super().__new__(keeper._popen_class(cls) if isinstance(keeper, Keeper) else cls)
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Confinable(Lifetime["AnyStr"]):
             check_bool("kill_on_exit", kill_on_exit)
         self.begin()
         if isinstance(policy, Keeper):
-            self._way = way = policy.way()
+            self._way = way = policy._open_way()
             policy = way.policy
         if on_connect is not None or on_network is not None:
             self._hearers = self._checked_hearers(on_connect, on_network)

@@ -50,10 +50,10 @@ class Way:
 class Keeper:
     """An object that is accepted wherever a policy is: it has a policy, and what is kept for that policy's commands."""
 
-    def way(self) -> Way:
+    def _open_way(self) -> Way:
         """Return how commands are started now; raises ValueError after close()."""
         raise NotImplementedError
 
-    def popen(self, kind: type[Any]) -> type[Any]:
+    def _popen_class(self, kind: type[Any]) -> type[Any]:
         """Return the class of Popen that its commands need instead of this one."""
         return kind

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from nsbox._base.display import shown
-from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.errors import BusyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._base.stdlib import RLock
@@ -166,7 +166,7 @@ class OverlayWay(Way):
     def at_rest(self, where: str | None = None) -> Iterator[None]:
         """Keep every process from writing to the overlay in a block, even by a descriptor from before.
 
-        No command runs, and none is started. Raises ValueError if one runs. Raises OSError, EBUSY, if a process has a
+        No command runs, and none is started. Raises BusyError if one runs. Raises OSError, EBUSY, if a process has a
         file of the overlay open for writing, or mapped: a command may have passed it on.
 
         where: the workspace's current path. Default: None, for the path that it had at first.
@@ -174,7 +174,10 @@ class OverlayWay(Way):
         where = where or self._workspace
         with self._lock:
             if self._running:
-                raise ValueError("commands of the transaction still run, or haven't been waited for")
+                raise BusyError(
+                    "commands of the transaction still run, or haven't been waited for: wait() for each Popen, close "
+                    "streams, and kill() jobs"
+                )
             self._is_resting = True  # a signal handler can acquire the lock too
             try:
                 self._holder.freeze([where])

@@ -334,7 +334,7 @@ def test_close(box: Sandbox) -> None:
     assert running.wait(timeout=10) == -signal.SIGKILL
     for pid in inside:
         assert not os.path.exists(f"/proc/{pid}")
-    for use in (lambda: s.run("true"), s.way):
+    for use in (lambda: s.run("true"), s._open_way):
         with pytest.raises(ValueError, match="the session is closed"):
             use()
     s.close()
@@ -350,7 +350,7 @@ def test_unclosed(box: Sandbox) -> None:
 def test_its_pid_1_is_killed_from_outside(box: Sandbox) -> None:
     s = box.session()
     with s.Popen(["sleep", "1000"]) as sleep:
-        os.kill(s.way().pid, signal.SIGKILL)
+        os.kill(s._open_way().pid, signal.SIGKILL)
         assert sleep.wait(timeout=10) == -signal.SIGKILL
     until = time.monotonic() + 10
     while not s.has_ended and time.monotonic() < until:
@@ -365,7 +365,7 @@ LIVE = """
 import sys, nsbox
 s = nsbox.Sandbox(nsbox.Policy.workspace(sys.argv[1]), stock=0).session()
 s.run("sleep 1000 & sleep 1000 &")
-print(*[process.pid for process in s.processes()], s.way().pid, flush=True)
+print(*[process.pid for process in s.processes()], s._open_way().pid, flush=True)
 s.run("sleep 1000")
 """
 
