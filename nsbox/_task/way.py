@@ -92,9 +92,7 @@ class TaskWay(SessionWay):
         """Start a command; pid 1 makes it."""
         with self._lock:
             if self._is_resting:
-                raise BusyError(
-                    "the task's changes are being committed or copied: wait until that is done"
-                )
+                raise BusyError("the task's changes are being committed or copied: wait until that is done")
             self.started += 1
             return super().spawn(start)
 
