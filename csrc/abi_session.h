@@ -46,8 +46,8 @@ typedef struct nsbox_entry {
  * the uid (the lower half) and the gid that it has from now on, as effective ones alone. SEND: the process whose pidfd
  * comes along gets this signal; the caller may have no right to signal it. SIGNAL: every process with this mark gets this signal, or none
  * if it is 0; the answer is SIGNALLED. FREEZE: the same while all are stopped, so that no process forks and is
- * missed. KEEP: what comes through one or two pipes, whose read ends come along, goes into a file; the answer is
- * KEPT. ROOT: the answer, MADE, comes with a descriptor (O_PATH) of the session's "/". MAKE: a new name, with the
+ * missed. END: every process but pid 1 gets SIGKILL; the answer's error is ESRCH if there is none. KEEP: what comes
+ * through one or two pipes, whose read ends come along, goes into a file; the answer is KEPT. ROOT: the answer, MADE, comes with a descriptor (O_PATH) of the session's "/". MAKE: a new name, with the
  * commands' ids, see init/names.c; the directory's descriptor comes along, for MOVED a second one. The name, or both,
  * each with a NUL, follow the request. The answer is MADE, with a descriptor of a new file, open for writing. */
 enum nsbox_kept { NSBOX_NOT_KEPT = -1 };
@@ -59,7 +59,8 @@ enum nsbox_asked {
     NSBOX_ASKED_ROOT = 5,
     NSBOX_ASKED_MAKE = 6,
     NSBOX_ASKED_SEND = 7,
-    NSBOX_ASKED_IDS = 8
+    NSBOX_ASKED_IDS = 8,
+    NSBOX_ASKED_END = 9
 };
 enum nsbox_make { NSBOX_MAKE_FILE = 1, NSBOX_MAKE_DIRECTORY = 2, NSBOX_MAKE_MOVED = 3, NSBOX_MAKE_REMOVED = 4 };
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from nsbox._base.errors import (
         AccessError,
+        BusyError,
         CommitError,
         ConflictError,
         ForkError,
@@ -163,6 +164,7 @@ __all__ = [
     "Bind",
     "BindData",
     "BindFd",
+    "BusyError",
     "CalledProcessError",
     "CancelToken",
     "Change",
@@ -291,6 +293,7 @@ _HOMES = {
     "_popen.doctor": ("Check", "doctor"),
     "_base.errors": (
         "AccessError",
+        "BusyError",
         "CommitError",
         "ConflictError",
         "ForkError",

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Unpack
 
+    import psutil
+
     from nsbox._calls.record import ToolResult
     from nsbox._kept.commands import Commands
     from nsbox._kept.tool_calls import StreamOptions, ToolOptions
     from nsbox._network.events import NetworkEvent
     from nsbox._policy.policy import Policy
     from nsbox._relay.asks import OnConnect
+    from nsbox._relay.ports import Published
     from nsbox._transaction.change import Change
     from nsbox.async_python import AsyncPython
     from nsbox.session import Session
@@ -103,8 +106,25 @@ class AsyncSession(AsyncCommands):
         super().__init__(session)
         self.session = self._commands = session
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can run in it any more; as Session.has_ended."""
+        return self.session.has_ended
+
+    async def processes(self) -> list[psutil.Process]:
+        """Return the processes that run in it now; as Session.processes(), which needs psutil."""
+        return await waiting.in_thread(self.session.processes)
+
+    async def kill_processes(self) -> None:
+        """Kill everything that runs in it, and return when it is gone; as Session.kill_processes()."""
+        await waiting.in_thread(self.session.kill_processes)
+
+    async def publish(self, port: int, to: int | str | None = None) -> Published:
+        """Return a Published port for a server in it; as Session.publish()."""
+        return await waiting.in_thread(partial(self.session.publish, port, to), undo=lambda port: port.close())
+
     async def __aenter__(self) -> AsyncSession:
-        self.session.way()
+        self.session._open_way()
         return self
 
 

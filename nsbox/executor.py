@@ -221,7 +221,7 @@ class SandboxExecutor(Executor):
         state = "shut down" if self._is_shut else f"{len(self._futures)} calls"
         return f"<nsbox.SandboxExecutor {state}, {self._workers} workers>"
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Start fresh in a forked child: the threads and futures are the parent's."""
         was_shut = self._is_shut
         self._begin()

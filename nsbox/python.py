@@ -88,7 +88,7 @@ class Python:
             raise ValueError("start_timeout is None, must be a number of seconds above 0")
         self._box = box
         wish = Wish(check_python(python), tuple(imports), setup, stock, limit, overlay)
-        self._supply = Supply(wish, lambda: box.way().relay)
+        self._supply = Supply(wish, lambda: box._open_way().relay)
         self._is_closed = False
         self._kernels: weakref.WeakSet[PythonKernel] = weakref.WeakSet()
 
@@ -96,7 +96,7 @@ class Python:
         """Return the policy that holds now; raises ValueError once this or the Sandbox is closed."""
         if self._is_closed:
             raise ValueError("the Python is closed: Sandbox.python() makes another")
-        way = self._box.way()
+        way = self._box._open_way()
         if self._box.mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there are no branches"))
         return way.policy
@@ -287,7 +287,7 @@ class Python:
         state = "closed" if self._is_closed else "cold" if current is None else current.facts.executable
         return f"<nsbox.Python {state}>"
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Begin afresh in a forked child."""
         self._supply.after_fork()
         self._kernels = weakref.WeakSet()

@@ -11,6 +11,7 @@ and kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import weakref
@@ -132,7 +133,7 @@ class Sandbox(Commands, FileTools):
         self._relay = relay or self._relay
         return policy, relay
 
-    def way(self) -> KeptWay:
+    def _open_way(self) -> KeptWay:
         """Return the way in which commands start now; raises ValueError if the Sandbox is closed."""
         if self._is_closed:
             raise ValueError("the Sandbox is closed")
@@ -204,7 +205,7 @@ class Sandbox(Commands, FileTools):
         that concern this policy's working directory. Raises what starting a command raises.
         """
         with Attempt("sandbox", policy=self._policy):
-            way = self.way()
+            way = self._open_way()
             _finish_commits(self._policy.workdir)
             prepared = prepare(way.policy, host_for(way.policy))
             way.keep(prepared)
@@ -240,7 +241,7 @@ class Sandbox(Commands, FileTools):
         """Return what starts commands; raises UnavailableError, which says the problem, in mode "disabled"."""
         if self._mode == "disabled":
             raise UnavailableError(Reason(f"in mode 'disabled' nothing is contained, so {problem}"))
-        return self.way()
+        return self._open_way()
 
     def transaction(
         self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
@@ -259,7 +260,7 @@ class Sandbox(Commands, FileTools):
         with Attempt("transaction", policy=self._policy):
             way = self._containing("nothing can be kept aside")
             transaction = Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
-        transaction.keeps = self
+        transaction._keeps = self
         return transaction
 
     def session(self) -> Session:
@@ -272,8 +273,8 @@ class Sandbox(Commands, FileTools):
         with Attempt("session", policy=self._policy):
             way = self._containing("there is nothing to be kept")
             session = Session(way.policy, way.relay)
-        session.keeps = self  # the home lasts as long as the Sandbox
-        session.relay_of = self.relay_of_sessions
+        session._keeps = self  # the home lasts as long as the Sandbox
+        session._relay_of = self._relay_of_sessions
         self._sessions.add(session)
         return session
 
@@ -294,8 +295,8 @@ class Sandbox(Commands, FileTools):
         with Attempt("task", policy=self._policy):
             way = self._containing("nothing can be kept aside")
             task = Task(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
-        task.keeps = self
-        task.relay_of = self.relay_of_sessions
+        task._keeps = self
+        task._relay_of = self._relay_of_sessions
         self._sessions.add(task)
         return task
 
@@ -330,7 +331,7 @@ class Sandbox(Commands, FileTools):
 
         if self._mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
-        self.way()
+        self._open_way()
         made = OwnPython(
             self,
             python=python,
@@ -343,7 +344,7 @@ class Sandbox(Commands, FileTools):
         self._pythons = [*(one for one in self._pythons if not one.is_closed), made]
         return made
 
-    def relay_of_sessions(self) -> Relay:
+    def _relay_of_sessions(self) -> Relay:
         """Return the relay that sessions share; made when one first needs it."""
         with self._lock:
             if self._relay is None:
@@ -371,7 +372,7 @@ class Sandbox(Commands, FileTools):
 
         inside = ports.check_port(port)
         with self._lock:
-            self.way()
+            self._open_way()
             if self._policy.network == "host" or self._mode == "disabled":
                 raise PolicyError("network", "is 'host': a server that listens there is reachable already")
             if not self._publishes:
@@ -380,7 +381,7 @@ class Sandbox(Commands, FileTools):
                 old.close()
             assert self._relay is not None
             for session in self._sessions:
-                session.join(self._relay)
+                session._join(self._relay)
             self._relay.line()  # it has a process
             with ports.listening(inside, to) as listener:
                 published = ports.Published(self._relay, port, listener, None)
@@ -388,9 +389,9 @@ class Sandbox(Commands, FileTools):
             return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End streams, jobs, tasks and warm interpreters, and release what is kept. Closing twice isn't an error.
+        """End streams, jobs, sessions, tasks and warm interpreters, and release what is kept.
 
-        Other running commands go on; no new one can start.
+        Closing twice isn't an error. Other running commands go on; no new one can start.
         """
         if _is_late():  # the kernel lets go
             self._is_closed = True
@@ -398,9 +399,13 @@ class Sandbox(Commands, FileTools):
         with self._lock:
             self._is_closed = True
         self._end_calls()
-        for session in list(self._sessions):
-            if session.ends_with_sandbox:
-                session.close()
+        with contextlib.ExitStack() as stack:  # a KillError doesn't keep the rest from being released
+            stack.callback(self._release)
+            for session in list(self._sessions):
+                stack.callback(session.close)
+
+    def _release(self) -> None:
+        """Release what is kept."""
         for python in self._pythons:
             python.close()
         self._way.close()
@@ -439,12 +444,12 @@ class Sandbox(Commands, FileTools):
         state = "closed" if self._is_closed else self._mode
         return f"<nsbox.Sandbox {state} {self._policy.base}>"
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Start afresh in a forked child: other threads of the parent may have held its locks."""
         self._lock = RLock()
         self._forget_calls()
         for python in self._pythons:
-            python.after_fork()
+            python._after_fork()
         self._way.after_fork()
         home, self._home = self._home, None
         if home is not None:

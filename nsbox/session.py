@@ -19,8 +19,9 @@ from types import SimpleNamespace
 
 from nsbox._base.errors import AccessError
 from nsbox._base.forks import Alive
-from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.owners import opened
+from nsbox._calls.environment import built
 from nsbox._filetools.methods import FileTools
 from nsbox._kept.commands import Commands
 from nsbox._kept.session import SessionWay
@@ -28,6 +29,9 @@ from nsbox._lifetime import kills
 from nsbox._lifetime.shutdown import is_finalizing
 from nsbox._lifetime.usage import processes
 from nsbox._popen.popen import Popen
+from nsbox._tools import shell as tools_shell
+from nsbox._tools import shell_state
+from nsbox._tools.shell_state import ShellState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,14 +54,6 @@ __all__ = ["Session"]
 
 _FREEZE = 0.5  # seconds after a kill; from then on, all processes are stopped to find those that are left
 _PAUSE = 0.005  # seconds between two checks whether everything that a command started is gone
-_MOST_KEPT = 1 << 20  # bytes of a shell's state
-_MOST_OF_ONE = 1 << 17  # bytes of one variable: execve(2) accepts no more (MAX_ARG_STRLEN)
-# What a shell reports when it ends: its directory and its exported variables.
-_KEEP = (
-    "trap '_nsbox_status=$?;"
-    ' {{ printf "%s\\0" "$PWD"; env -0 && printf "nsbox\\0"; }} >|/proc/self/fd/{fd};'
-    " exit $_nsbox_status' EXIT\n"
-)
 
 
 class EnteredPopen(Popen["Any"]):
@@ -182,15 +178,13 @@ class Session(Commands, FileTools):
     process ends, so does the session. Threads may share it; in a forked child it is closed.
     """
 
-    keeps: object = None  # the Sandbox that it belongs to, while the session is open
-    relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
-    ends_with_sandbox = False  # whether that Sandbox's close() closes it
+    _keeps: object = None  # the Sandbox that it belongs to, while the session is open
+    _relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self._way: SessionWay | None = None
         self._published: list[Published] = []
-        self._directory: str | None = None  # where the last shell with keep=True ended
-        self._environment: dict[str, str] | None = None
+        self._shell = ShellState()  # with what the last shell with keep=True ended
         self._way = self._begin(policy, relay)
         _all.add(self)
 
@@ -198,7 +192,7 @@ class Session(Commands, FileTools):
         """Make the sandbox."""
         return SessionWay(policy, relay)
 
-    def way(self) -> SessionWay:
+    def _open_way(self) -> SessionWay:
         """Return the way in which commands start; raises ValueError if the session is closed."""
         if self._way is None:
             raise ValueError("the session is closed")
@@ -207,17 +201,17 @@ class Session(Commands, FileTools):
     @property
     def policy(self) -> Policy:  # type: ignore[override]
         """What commands may do. Raises ValueError if the session is closed."""
-        return self.way().policy
+        return self._open_way().policy
 
     def _files(self) -> contextlib.AbstractContextManager[Files]:
         from nsbox._filetools.files import Files as GuardedFiles
         from nsbox._filetools.ground import HostGround, RootGround
 
-        way = self.way()
+        way = self._open_way()
         host, own = HostGround(), RootGround(way)
         return contextlib.nullcontext(GuardedFiles(way.policy, lambda mount: own if mount.is_own else host))
 
-    def popen(self, kind: type[Any]) -> type[Any]:
+    def _popen_class(self, kind: type[Any]) -> type[Any]:
         """Return the subclass of Popen that its commands need instead of `kind`; raises TypeError if there is none."""
         if not issubclass(EnteredPopen, kind):
             raise TypeError(f"a session's commands are started by nsbox.Popen, not by {kind.__name__}")
@@ -240,9 +234,11 @@ class Session(Commands, FileTools):
     ) -> ToolResult:
         """Return the ToolResult of a shell's command line, as Sandbox.shell() does.
 
-        keep: True begins with the directory and the exported variables with which the last command with keep=True
-            ended, as one continuing shell would. A shell that is killed, or that replaces itself by exec, leaves these
-            as they were. Other commands and the file tools go by the policy's workdir. The shell needs POSIX's trap,
+        keep: True begins in the directory in which the last command with keep=True ended, with what these commands
+            have changed about exported variables, as one continuing shell would. What env= and secrets= give is for
+            this call alone, unless the command changes it. A shell that is killed, that replaces itself by exec, or
+            that exits (exit, set -e) with a trap of its own on EXIT leaves both as they were; then `why` has a hint of
+            kind "not-kept". Other commands and the file tools go by the policy's workdir. The shell needs POSIX's trap,
             which fish, for one, lacks. Default: False.
         command, shell_path, check, options: as for Sandbox.shell().
 
@@ -250,7 +246,7 @@ class Session(Commands, FileTools):
         """
         if not keep:
             return super().shell(command, shell_path=shell_path, check=check, **options)
-        directory = self._directory
+        directory = self._shell.directory
         if directory is None or options.get("cwd") is not None:
             return self._kept_shell(command, shell_path, check, {**options})
         try:
@@ -262,46 +258,41 @@ class Session(Commands, FileTools):
             raise AccessError(directory, problem) from error
 
     def _kept_shell(self, command: str, path: Any, check: bool, options: dict[str, Any]) -> ToolResult:
+        way, before = self._open_way(), self._shell
+        policy, basis = way.policy, before.applied(built(way.policy, way.exists))
         state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
         try:
-            own = {"pass_fds": (state,), "basis": self._environment}
-            result = self._line(_KEEP.format(fd=state) + command, command, path, False, options | own)
+            own = {"pass_fds": (state,), "basis": basis, "shells": tools_shell.shells(policy, path)}
+            call = self._call(shell_state.argv(command, state), command, options | own)()
+            result = call.run()
             if not (result.timed_out or result.cancelled):  # bash reports its directory even when it was asked to end
-                self._remember(os.pread(state, _MOST_KEPT + 1, 0), options.get("secrets"))
+                report = shell_state.report(os.pread(state, shell_state.MOST + 1, 0))
+                if report is not None:
+                    began = call.environment or {}
+                    others = {**basis, **(options.get("env") or {})}
+                    secrets = [value for name, value in began.items() if value and others.get(name) != value]
+                    self._shell = before.after(report, began, secrets)
+                elif result.shell is not None:
+                    result = replace(result, why=(*result.why, shell_state.NOT_KEPT))
             if check:
                 result.check_returncode()
             return result
         finally:
             os.close(state)
 
-    def _remember(self, state: bytes, secrets: Any) -> None:
-        if len(state) > _MOST_KEPT or not state.startswith(b"/") or not state.endswith(b"\0"):
-            return
-        self._directory, *pairs = os.fsdecode(state[:-1]).split("\0")
-        if pairs and pairs.pop() == "nsbox":  # env(1) was found
-            variables = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0 and len(pair) < _MOST_OF_ONE)
-            if secrets is not None:  # secrets are for one command only
-                from nsbox.secrets import inject
-
-                values = tuple(inject({}, secrets)[0].values())
-                variables = {
-                    name: text for name, text in variables.items() if not any(value in text for value in values)
-                }
-            self._environment = variables
-
     def publish(self, port: int, to: int | str | None = None) -> Published:
         """Return a Published port for a server in the session, as Sandbox.publish(); it closes with the session."""
         from nsbox._relay import ports  # seldom needed
 
         with ports.listening(ports.check_port(port), to) as listener:
-            line = self.join(None if self.relay_of is None else self.relay_of())
+            line = self._join(None if self._relay_of is None else self._relay_of())
             published = ports.Published(line.relay, port, listener, line)
         self._published.append(published)
         return published
 
-    def join(self, relay: Relay | None) -> Line:
+    def _join(self, relay: Relay | None) -> Line:
         """Let a relay serve this session unless one does already; None: a relay of its own. Return the line to it."""
-        return self.way().join(relay)
+        return self._open_way().join(relay)
 
     @property
     def has_ended(self) -> bool:
@@ -311,6 +302,16 @@ class Session(Commands, FileTools):
     def processes(self) -> list[psutil.Process]:
         """Return the processes that run in it now; [] when it has ended. Raises ImportError without psutil."""
         return [] if self.has_ended or self._way is None else processes(None, self._way.pid)
+
+    def kill_processes(self) -> None:
+        """Kill everything that runs in it, what earlier commands left too, and return when it is gone.
+
+        The session goes on: its /tmp, its home, and what shell(keep=True) keeps are as before. Published ports stay
+        open. Needs neither psutil nor room for another process, so it helps after a fork bomb.
+
+        Raises KillError if a process doesn't end, and ValueError if the session is closed.
+        """
+        self._open_way().end_processes()
 
     def close(self, *, _is_late: Any = is_finalizing) -> None:
         """End everything that runs in it, and return when all of it is gone. Closing twice isn't an error.
@@ -323,10 +324,10 @@ class Session(Commands, FileTools):
             for each in self._published:
                 each.close()
             way.close()
-        self.keeps = None
+        self._keeps = None
 
     def __enter__(self) -> Session:
-        self.way()
+        self._open_way()
         return self
 
     def __exit__(
@@ -345,7 +346,7 @@ class Session(Commands, FileTools):
     def __repr__(self) -> str:
         return f"<nsbox.Session {'closed' if self._way is None else self._way.pid}>"
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Close it in a forked child: the session belongs to the parent."""
         self._forget_calls()
         way, self._way = self._way, None

@@ -32,6 +32,7 @@ from nsbox._task.layers import Layers, layers
 from nsbox._task.owners import mapped, owners
 from nsbox._task.snapshot import Snapshot
 from nsbox._task.way import TaskWay, check_nesting
+from nsbox._tools.shell_state import ShellState
 from nsbox._transaction.holder import check, host_of
 from nsbox._transaction.overlay import check_attributes, check_marks
 from nsbox._transaction.review import Review
@@ -68,8 +69,6 @@ class Task(Review, Session):
 
     workspace: the directory whose changes diff(), patch() and commit() are about, as an absolute path.
     """
-
-    ends_with_sandbox = True
 
     def __init__(
         self,
@@ -139,14 +138,14 @@ class Task(Review, Session):
             for number, place in enumerate(self._layers.places)
         ]
 
-    def way(self) -> TaskWay:
+    def _open_way(self) -> TaskWay:
         """Return the way in which commands start; raises ValueError if the task is over."""
         if not isinstance(self._way, TaskWay):
             raise ValueError("the task is over")
         return self._way
 
     def _overlaid(self) -> TaskWay:
-        return self.way()
+        return self._open_way()
 
     def _end(self) -> None:
         self.close()
@@ -155,8 +154,8 @@ class Task(Review, Session):
         from nsbox._filetools.files import Files as GuardedFiles
         from nsbox._task.ground import TaskGround
 
-        ground = TaskGround(self.way(), is_overlaid=True)
-        return contextlib.nullcontext(GuardedFiles(self.way().policy, lambda _: ground))
+        ground = TaskGround(self._open_way(), is_overlaid=True)
+        return contextlib.nullcontext(GuardedFiles(self._open_way().policy, lambda _: ground))
 
     def _call(self, argv: list[str], shown: Any, options: Any) -> Callable[..., Call]:
         return super()._call(argv, shown, options | {"explain": self._explained})
@@ -182,16 +181,17 @@ class Task(Review, Session):
 
         max_size: the most bytes that it may take up, or a str such as "1G". Default: 4 GiB.
 
-        Raises ValueError while a process runs in the task, even one that a command left behind. Raises OSError: EFBIG
-        for more than max_size, E2BIG for more than 500,000 files, EBUSY if a process outside has a file of the task
-        open for writing, ENOSPC. Raises PolicyError for a max_size that makes no sense.
+        Raises BusyError, a ValueError, while a process runs in the task, even one that a command left behind:
+        kill_processes() ends those. Raises OSError: EFBIG for more than max_size, E2BIG for more than 500,000 files,
+        EBUSY if a process outside has a file of the task open for writing, ENOSPC. Raises PolicyError for a max_size
+        that makes no sense.
         """
         most = check_size("max_size", max_size)
         with self._lock:
-            way = self.way()
+            way = self._open_way()
             path = self._new_path("snapshot")
             size = copied.take(way, [upper for upper, _ in self._pairs()], path, most)
-            return Snapshot(path, size, (self._directory, self._environment))
+            return Snapshot(path, size, self._shell)
 
     def reset(self, snapshot: Snapshot | None = None) -> None:
         """Go back to a snapshot: end what runs in the task, and restore everything to what it was then.
@@ -205,7 +205,7 @@ class Task(Review, Session):
         raises.
         """
         with self._lock:
-            way, store = self.way(), self._store
+            way, store = self._open_way(), self._store
             assert store is not None
             if snapshot is not None and (os.path.dirname(snapshot._path) != store.path or snapshot.is_dropped):
                 raise ValueError("the snapshot was dropped, or is another task's")
@@ -221,7 +221,7 @@ class Task(Review, Session):
                 fresh.started = way.started + 1  # what was shown before isn't certain any more
                 if snapshot is not None:
                     copied.fill(fresh, snapshot)
-                self._directory, self._environment = (None, None) if snapshot is None else snapshot._shell
+                self._shell = ShellState() if snapshot is None else snapshot._shell
                 self._reviewed, self._shown = None, frozenset()
             except BaseException:
                 self.close()
@@ -252,11 +252,11 @@ class Task(Review, Session):
 
     def _close_session(self) -> None:
         """End the session alone."""
-        keeps = self.keeps
+        keeps = self._keeps
         super().close()
         self._forget_calls()
         self._published.clear()
-        self.keeps = keeps
+        self._keeps = keeps
 
     def _drop(self) -> None:
         store, self._store = self._store, None
@@ -268,10 +268,10 @@ class Task(Review, Session):
     def __repr__(self) -> str:
         return f"<nsbox.Task {'over' if self._way is None else 'of'} {self.workspace}>"
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Close it in a forked child: the task belongs to the parent."""
         self._lock = RLock()
-        super().after_fork()
+        super()._after_fork()
         store, self._store = self._store, None
         if store is not None:
             store.let_go()

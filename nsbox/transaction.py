@@ -126,7 +126,7 @@ class Transaction(Review, Commands, FileTools):
     workspace: the directory, as an absolute path.
     """
 
-    keeps: object = None  # the Sandbox that it belongs to
+    _keeps: object = None  # the Sandbox that it belongs to
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Transaction(Review, Commands, FileTools):
             raise
         _all.add(self)
 
-    def way(self) -> OverlayWay:
+    def _open_way(self) -> OverlayWay:
         """Return the way in which commands start; raises ValueError if the transaction is over."""
         if self._way is None:
             raise ValueError("the transaction is over")
@@ -167,7 +167,7 @@ class Transaction(Review, Commands, FileTools):
     @property
     def policy(self) -> Policy:  # type: ignore[override]
         """What commands may do. Raises ValueError if the transaction is over."""
-        return self.way().policy
+        return self._open_way().policy
 
     @contextlib.contextmanager
     def _files(self) -> Iterator[Files]:
@@ -175,7 +175,7 @@ class Transaction(Review, Commands, FileTools):
         from nsbox._filetools.ground import ViewGround
         from nsbox._kept.session import SessionWay
 
-        way = self.way()
+        way = self._open_way()
         root = SessionWay(way.policy, start=way.spawn)
         try:
             ground = ViewGround(root)
@@ -184,7 +184,7 @@ class Transaction(Review, Commands, FileTools):
             root.close()
 
     def _overlaid(self) -> OverlayWay:
-        return self.way()
+        return self._open_way()
 
     def _end(self) -> None:
         self.discard()
@@ -210,7 +210,7 @@ class Transaction(Review, Commands, FileTools):
             self._real.close()
 
     def __enter__(self) -> Transaction:
-        self.way()
+        self._open_way()
         return self
 
     def __exit__(
@@ -230,7 +230,7 @@ class Transaction(Review, Commands, FileTools):
     def __repr__(self) -> str:
         return f"<nsbox.Transaction {'over' if self._way is None else 'of'} {self.workspace}>"
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """End it in a forked child: the transaction belongs to the parent."""
         self._forget_calls()
         self._lock = RLock()

@@ -133,6 +133,9 @@ static void answer(const struct request *request, const int *fds, int n_fds)
         report.mark = signal_marked(asking->mark, asking->signal, ~0UL);
         sys_kill(-1, SIGCONT);
     }
+    /* Nothing is missed: a fork fails with a signal pending, and what was forked before is in the list (kill(2)). */
+    if (asking->what == NSBOX_ASKED_END)
+        report.error = -sys_kill(-1, SIGKILL);
     int kept = 0;
     if (asking->what == NSBOX_ASKED_ROOT || asking->what == NSBOX_ASKED_MAKE)
         made = names_serve(request, fds + 1, n_fds - 1, &report);

@@ -9,6 +9,7 @@
      |   '- ProcessesError(BlockingIOError)  there is no room for another process
      |- AccessError(PermissionError)   a path is outside of the sandbox; says what is inside
      |- EditError(ValueError)          a file wasn't edited; says how often the text is there (_filetools.edit)
+     |- BusyError(ValueError)          something still runs in a task or transaction that has to be at rest
      |- KillError                      a sandbox was killed and doesn't end; says which processes are left
      |- ForkError                      a kernel can't be forked; names the threads in it, if that is why
      |- InterpreterError               a warm interpreter can't be made; says at which stage, and why
@@ -136,6 +137,10 @@ class AccessError(NsboxError, PermissionError):
 
     def __reduce__(self) -> tuple[type[AccessError], tuple[str, str], dict[str, object]]:
         return type(self), (str(self.filename), self.strerror or ""), self.__dict__
+
+
+class BusyError(NsboxError, ValueError):
+    """Something still runs in a task or transaction, so its changes can't be committed, or copied. Nothing was done."""
 
 
 @frozen
@@ -266,6 +271,6 @@ def _commit_error(error: OSError, step: str, is_undone: bool) -> CommitError:
 # Tracebacks and pickles say nsbox.AccessError, the name that users know, not where it is defined.
 for _error in (
     *(NsboxError, PolicyError, UnavailableError, SetupError, IdsError, ProcessesError),
-    *(AccessError, KillError, ForkError, InterpreterError, ConflictError, CommitError, Reason, Survivor),
+    *(AccessError, BusyError, KillError, ForkError, InterpreterError, ConflictError, CommitError, Reason, Survivor),
 ):
     _error.__module__ = "nsbox"

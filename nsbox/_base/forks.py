@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Forked(Protocol):
-        def after_fork(self) -> None: ...
+        def _after_fork(self) -> None: ...
 
 
 class Alive:
-    """The objects of a class that are alive. In a forked child, after_fork() of each is called."""
+    """The objects of a class that are alive. In a forked child, _after_fork() of each is called."""
 
     def __init__(self) -> None:
         self._objects: weakref.WeakSet[Forked] = weakref.WeakSet()
@@ -27,4 +27,4 @@ class Alive:
 
     def _after_fork(self) -> None:
         for one in list(self._objects):
-            one.after_fork()
+            one._after_fork()

@@ -76,6 +76,7 @@ class Call:
     open_stdin: whether other threads can send more after `input`.
     pty: as for Popen; with a terminal there is one stream, "stdout".
     explain: returns the hints for a failed command, from those for its policy, its status and its output.
+    exists: a way's.
 
     Commands.shell() describes the other parameters.
     """
@@ -102,16 +103,19 @@ class Call:
         open_stdin: bool = False,
         pty: bool | tuple[int, int] = False,
         explain: Explain | None = None,
+        exists: Callable[[str], bool] | None = None,
         **options: Any,
     ) -> None:
         unknown = options.keys() - _KNOWN
         if unknown:
-            raise TypeError(f"a tool call takes no {', '.join(sorted(unknown))}=")
+            only = ": shell() of a session or a task does" if unknown == {"keep"} else ""
+            raise TypeError(f"a tool call takes no {', '.join(sorted(unknown))}={only}")
         if cancel is not None and not isinstance(cancel, CancelToken):
             raise TypeError(f"cancel is {type_phrase(cancel)}, must be a CancelToken")
         self._start, self._policy, self._argv, self._args, self._shells = start, policy, argv, args, shells
         more, scrubbers = environment.with_secrets(environment.check_environment(env or {}), secrets)
-        self._options = options | {"env": environment.environment(policy, basis, more)}
+        self.environment = environment.environment(policy, basis, more, exists)  # None: the one that the policy builds
+        self._options = options | {"env": self.environment}
         arguments.check_flags(open_stdin=open_stdin)
         if cwd is not None:
             cwd = absolute(os.path.join(policy.workdir or "", arguments.check_path("cwd", cwd)))

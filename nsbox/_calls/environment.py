@@ -13,6 +13,8 @@ from nsbox._spawn.prepare import prepare
 from nsbox._tools import dangerous
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsbox._leaks.scrub import Scrubber
     from nsbox._policy.policy import Policy
     from nsbox.secrets import Secret, Store
@@ -35,14 +37,21 @@ def check_environment(env: Mapping[str, str]) -> dict[str, str]:
     return dict(env)
 
 
-def environment(policy: Policy, basis: Mapping[str, str] | None, extra: dict[str, str]) -> dict[str, str] | None:
-    """Return the environment of a command; None: the one that the policy builds."""
+def environment(
+    policy: Policy,
+    basis: Mapping[str, str] | None,
+    extra: dict[str, str],
+    exists: Callable[[str], bool] | None = None,
+) -> dict[str, str] | None:
+    """Return the environment of a command; None: the one that the policy builds. exists: as for built()."""
     if basis is not None:
         return {**basis, **extra}
-    if not extra:
-        return None
-    prepared = prepare(policy, host_for(policy))
-    return prepared.environment.variables(dict(os.environ)) | extra
+    return built(policy, exists) | extra if extra else None
+
+
+def built(policy: Policy, exists: Callable[[str], bool] | None) -> dict[str, str]:
+    """Return the environment that the policy builds now. exists: a way's."""
+    return prepare(policy, host_for(policy)).environment.variables(dict(os.environ), exists)
 
 
 def with_secrets(

@@ -38,17 +38,21 @@ def started(
     """Start a command, and return it with the shell that reads it: the first one that exists."""
     if not shells:
         return start(argv, **options), None
+
+    def start_by(shell: str) -> tuple[Popen[bytes], str]:
+        return start([shell, *(shell if word is tools_shell.ITSELF else word for word in argv)], **options), shell
+
     candidates = list(shells)
     while len(candidates) > 1:
         shell = candidates.pop(0)
         try:
-            return start([shell, *argv], **options), shell
+            return start_by(shell)
         except OSError as error:
             if isinstance(error, NsboxError) or error.filename is None or os.fsdecode(error.filename) != shell:
                 raise
             if len(candidates) == len(shells) - 1:
                 candidates = [*tools_shell.likely(policy, candidates[:-1]), candidates[-1]]
-    return start([candidates[0], *argv], **options), candidates[0]
+    return start_by(candidates[0])
 
 
 def not_started(

@@ -21,6 +21,13 @@ SCHEMA = "nsbox.result/1"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the statuses of a shell for such programs
 
 
+class NeverStartedError(subprocess.CalledProcessError):
+    """A call that was cancelled before its command was started, for check=True."""
+
+    def __str__(self) -> str:
+        return f"Command {self.cmd!r} was cancelled before it was started."
+
+
 @frozen
 class ToolResult(Frozen):
     """What a command did and, if it failed, why.
@@ -79,7 +86,8 @@ class ToolResult(Frozen):
     def check_returncode(self) -> None:
         """Raise CalledProcessError unless the exit status is 0."""
         if self.returncode:
-            raise subprocess.CalledProcessError(self.returncode, self.args, self.stdout, self.stderr)
+            kind = NeverStartedError if self.cancelled and self.usage is None else subprocess.CalledProcessError
+            raise kind(self.returncode, self.args, self.stdout, self.stderr)
 
     def as_dict(self) -> dict[str, object]:
         """Return it as values for JSON, for a model. `schema` changes when the meaning of a key does."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
+
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._handles import waiting
 from nsbox._handles.stream import Streamed
@@ -101,7 +104,7 @@ class AsyncJob:
     """
 
     def __init__(self, job: Job) -> None:
-        self._job, self._worker = job, job.worker
+        self._job, self._worker = job, job._worker
 
     @property
     def id(self) -> int:
@@ -130,20 +133,21 @@ class AsyncJob:
 
     async def output(self, since: int = 0, *, max_bytes: int = 100_000, wait: float | None = None) -> JobOutput:
         """Return what it has printed since a position, as Job.output()."""
-        self._job.check_position(since, max_bytes)
+        self._job._check_position(since, max_bytes)
         seconds = check_wait("wait", wait)
-        if wait is not None and not self._job.has_news(since):
+        if wait is not None and not self._job._has_news(since):
             stopped: list[bool] = []
 
             def stop() -> None:
                 stopped.append(True)
                 self._worker.notify()
 
-            await waiting.in_thread(lambda: self._job.await_news(since, seconds, stopped), stop)
+            await waiting.in_thread(lambda: self._job._await_news(since, seconds, stopped), stop)
         return self._job.output(since, max_bytes=max_bytes)
 
-    async def wait(self) -> ToolResult:
-        """Wait until nothing of it is left, and return its record. For a time limit, use your event loop's."""
+    async def wait(self, timeout: float | None = None) -> ToolResult:
+        """Wait until nothing of it is left, and return its record; as Job.wait()."""
+        seconds = check_wait("timeout", timeout)
         worker, is_given_up = self._worker, []
         worker.check_creator()
         listeners: list[Callable[[], object]] = []
@@ -163,7 +167,17 @@ class AsyncJob:
             for listener in tuple(listeners):
                 listener()
 
-        await waiting.until(lambda: bool(worker.has_ended or is_given_up), listen, give_up)
+        timer = None if seconds is None else threading.Timer(seconds, give_up)
+        try:
+            if timer is not None:
+                timer.daemon = True
+                timer.start()
+            await waiting.until(lambda: bool(worker.has_ended or is_given_up), listen, give_up)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if timeout is not None and not worker.has_ended:
+            raise subprocess.TimeoutExpired(str(self.args), timeout)
         return worker.outcome()
 
     async def kill(self, *, at_once: bool = False) -> ToolResult:

@@ -64,7 +64,7 @@ def call_tool(
     Raises an error for what isn't the model's fault: UnavailableError, SetupError, InterpreterError and KillError,
     PolicyError and TypeError for options, and ValueError if box is closed.
     """
-    box.way()  # closed?
+    box._open_way()  # closed?
     tool = BY_NAME.get(name)
     if tool is None:
         return {"error": f"there is no tool {name!r}; there are {', '.join(BY_NAME)}"}
@@ -200,7 +200,7 @@ def _summary(job: Job) -> dict[str, Any]:
 def _await(job: Job, since: int | None, seconds: float, cancel: CancelToken | None) -> None:
     """Wait for output of a job after a position, or with None for its end; no longer than a token lets it."""
     until = time.monotonic() + seconds
-    while job.is_running if since is None else not job.has_news(since):
+    while job.is_running if since is None else not job._has_news(since):
         left = until - time.monotonic()
         if left <= 0 or (cancel is not None and cancel.is_cancelled):
             return
@@ -208,7 +208,7 @@ def _await(job: Job, since: int | None, seconds: float, cancel: CancelToken | No
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(min(left, _TURN))
         else:
-            job.await_news(since, min(left, _TURN))
+            job._await_news(since, min(left, _TURN))
 
 
 def _dict(record: Any) -> dict[str, Any]:

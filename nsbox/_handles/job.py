@@ -113,23 +113,18 @@ class Job:
             made.cancel(at_once=True)
             raise
 
-    def await_start(self) -> None:
+    def _await_start(self) -> None:
         """Wait until the command has started; raises its error."""
         self._worker.await_start()
 
     @staticmethod
-    def worth_keeping(jobs: tuple[Job, ...]) -> list[Job]:
+    def _worth_keeping(jobs: tuple[Job, ...]) -> list[Job]:
         """Return the jobs that run, and the last ones that have ended."""
         ended = [job for job in jobs if not job.is_running]
         for job in ended:
             job._tail.trim()
         dropped = set(map(id, ended[: max(0, len(ended) - _MOST_ENDED)]))
         return [job for job in jobs if id(job) not in dropped]
-
-    @property
-    def worker(self) -> Worker:
-        """The thread that attends to it."""
-        return self._worker
 
     @property
     def is_running(self) -> bool:
@@ -156,35 +151,35 @@ class Job:
 
         Raises ValueError for a position or a size that makes no sense.
         """
-        self.check_position(since, max_bytes)
+        self._check_position(since, max_bytes)
         worker = self._worker
         worker.check_creator()
         if wait is not None:
-            self.await_news(since, check_wait("wait", wait))
+            self._await_news(since, check_wait("wait", wait))
         is_over = worker.has_ended  # ask before reading: output may come in between
         data, following, left_out = self._tail.since(since, max_bytes)
         is_over = is_over and following >= self._tail.end
         return JobOutput(data.decode("utf-8", "replace"), following, left_out, is_over)
 
     @staticmethod
-    def check_position(since: object, max_bytes: object) -> None:
+    def _check_position(since: object, max_bytes: object) -> None:
         """Raise ValueError for what output() can't use."""
         if isinstance(since, bool) or not isinstance(since, int) or since < 0:
             raise ValueError(f"since is {since!r:.60}, must be 0, or `next` of an earlier output")
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 4:
             raise ValueError(f"max_bytes is {max_bytes!r:.60}, must be a number from 4")
 
-    def has_news(self, since: int) -> bool:
+    def _has_news(self, since: int) -> bool:
         """Return whether there is output after a position, or the job has ended."""
         return self._worker.has_ended or self._tail.end > since
 
-    def await_news(self, since: int, seconds: float | None, stopped: Sequence[object] = ()) -> None:
+    def _await_news(self, since: int, seconds: float | None, stopped: Sequence[object] = ()) -> None:
         """Wait for output after a position, for at most `seconds`. Give up as soon as `stopped` has something in it.
 
         seconds: None for no limit.
         """
         with self._worker.changed:
-            self._worker.changed.wait_for(lambda: bool(stopped) or self.has_news(since), seconds)
+            self._worker.changed.wait_for(lambda: bool(stopped) or self._has_news(since), seconds)
 
     def wait(self, timeout: float | None = None) -> ToolResult:
         """Wait until nothing of it is left, and return its record.

@@ -60,7 +60,7 @@ class Made(Keeper):
         """Hold both. prepared: the other plan."""
         self._way = _MadeWay(policy, prepared)
 
-    def way(self) -> Way:
+    def _open_way(self) -> Way:
         """Return how they are started."""
         return self._way
 

@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import stat
+import time
 
 from nsbox._base.descriptors import high, pair, sealed
 from nsbox._base.errors import Reason, SetupError, UnavailableError
@@ -32,7 +33,7 @@ from nsbox._kept.session_command import LONGEST, SessionCommand, received
 from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
-from nsbox._popen import terminal
+from nsbox._popen import pty, terminal
 from nsbox._relay.line import LateLine, joined
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._spawn.prepare import prepare
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from nsbox._spawn.prepare import Prepared
     from nsbox._tools.verdicts import Fate
 
+_PAUSE = 0.002  # seconds between two looks for processes that haven't ended yet
 _MOST_FDS = 240  # SCM_MAX_FD is 253
 
 
@@ -174,7 +176,7 @@ class SessionWay(Way):
             if result.error:
                 from nsbox._spawn.failure import exception
 
-                raise exception(result, start, host_for(start.policy))
+                raise exception(result, start, host_for(start.policy), "end what runs in it: kill_processes()")
             result.init_pid, result.session_command, result.on_end = self.pid, child, child.close
             if self._prepared.plan.kernel_id != start.prepared.plan.kernel_id:  # what the machine allows has changed
                 result.plan = self._prepared.plan
@@ -258,6 +260,21 @@ class SessionWay(Way):
         """Return a new descriptor (O_PATH) of the session's "/"; raises SetupError if it has ended."""
         return self._made(ASKING.pack(c.ASKED_ROOT, 0, 0), (), has_fd=True)
 
+    def kernel_id_of(self, prepared: Prepared) -> int:
+        """Return the kernel id of the session's commands, or 0."""
+        return self._prepared.plan.kernel_id
+
+    def open_terminal(self) -> tuple[int, int]:
+        """Return the two ends of a terminal that has a name in the session, if that has a devpts."""
+        try:
+            root = self.open_root()
+            try:
+                return pty.opened_in(root)
+            finally:
+                os.close(root)
+        except OSError:  # also a SetupError, which the start is about to raise too
+            return super().open_terminal()
+
     def make_name(self, kind: int, mode: int, names: Sequence[str], dirs: Sequence[int]) -> int:
         """Make a name with the ids of commands; return the descriptor of a new file, open for writing, or -1.
 
@@ -303,6 +320,18 @@ class SessionWay(Way):
             with self._lock:
                 return None, "unread" if self._pidfd >= 0 and self._unread.keep(pipes) else "closed"
         return (f"/tmp/nsbox-output-{number}.log" if number else None), "read"
+
+    def end_processes(self) -> None:
+        """Kill everything in it except pid 1, and return when it is gone; raises KillError if something doesn't end."""
+        kill, request = kills.Kill(), ASKING.pack(c.ASKED_END, 0, 0)
+        while not self.has_ended:
+            answer = self._answer(request)
+            if answer is not None and answer[0][1] == errno.ESRCH:
+                return
+            error = kill.error(0, self.pid)
+            if error is not None:
+                raise error
+            time.sleep(_PAUSE)
 
     def close(self) -> None:
         """End everything in it, and return when it has gone; raises KillError if something doesn't end."""

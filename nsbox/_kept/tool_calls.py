@@ -95,7 +95,10 @@ class ToolCalls(Keeper):
         if not isinstance(command, str):
             raise TypeError(f"command is {type_phrase(command)}, must be a str; for a list: exec(program, args)")
         check_word("command", command)
-        return self._line(command, command, shell_path, check, options)
+        from nsbox._tools import shell as tools_shell
+
+        more: Any = {"shells": tools_shell.shells(self._open_way().policy, shell_path)}
+        return self._tool(["-c", command], command, check, options | more)
 
     def exec(
         self, program: str, args: Sequence[str] = (), *, check: bool = False, **options: Unpack[ToolOptions]
@@ -108,15 +111,6 @@ class ToolCalls(Keeper):
         for name, word in (("program", program), *(("args", arg) for arg in args)):
             check_word(name, word)
         return self._tool([program, *args], [program, *args], check, options)
-
-    def _line(
-        self, line: str, shown: str, path: str | os.PathLike[str] | None, check: bool, options: Any
-    ) -> ToolResult:
-        """Let the shell read a line. shown: the line as the caller gave it."""
-        from nsbox._tools import shell as tools_shell
-
-        more = {"shells": tools_shell.shells(self.way().policy, path)}
-        return self._tool(["-c", line], shown, check, options | more)
 
     def _tool(self, argv: list[str], shown: Any, check: bool, options: Any) -> ToolResult:
         check_flags(check=check)
@@ -135,7 +129,8 @@ class ToolCalls(Keeper):
             from nsbox._handles.stream import sink
 
             options["sink"] = sink(on_output)
-        return partial(OwnCall, self.Popen, self.way().policy, argv, shown, **options)
+        way = self._open_way()
+        return partial(OwnCall, self.Popen, way.policy, argv, shown, exists=way.exists, **options)
 
     def _call_of(self, command: str | Sequence[str], options: Any) -> Callable[..., Call]:
         """Return what makes a tool call of a command line, or of a program and its arguments."""
@@ -146,7 +141,7 @@ class ToolCalls(Keeper):
             from nsbox._tools import shell as tools_shell
 
             check_word("command", command)
-            shells = tools_shell.shells(self.way().policy, path)
+            shells = tools_shell.shells(self._open_way().policy, path)
             return self._call(["-c", command], command, options | {"shells": shells})
         if not isinstance(command, list | tuple) or not command or not all(isinstance(word, str) for word in command):
             raise TypeError(f"command is {command!r:.100}, must be a line for the shell, or a list of str")
@@ -209,12 +204,12 @@ class ToolCalls(Keeper):
         workers = self._threads()
         job = OwnJob(workers.number(), command, make, workers.start, kept(options.get("max_output")))
         try:
-            job.await_start()
+            job._await_start()
         except BaseException:  # also a signal handler's
-            job.worker.call.cancel(at_once=True)
+            job._worker.call.cancel(at_once=True)
             raise
         with workers.lock:
-            self._jobs = (*OwnJob.worth_keeping(self._jobs), job)
+            self._jobs = (*OwnJob._worth_keeping(self._jobs), job)
         return job
 
     def jobs(self) -> list[Job]:

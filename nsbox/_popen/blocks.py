@@ -35,10 +35,10 @@ class _Undecided(Keeper):
             "can't tell which of them it belongs to; have it run contextvars.copy_context().run(function)"
         )
 
-    def way(self) -> NoReturn:
+    def _open_way(self) -> NoReturn:
         raise NsboxError(self._problem)
 
-    def popen(self, kind: type[Any]) -> NoReturn:
+    def _popen_class(self, kind: type[Any]) -> NoReturn:
         raise NsboxError(self._problem)
 
 

@@ -72,7 +72,7 @@ class Confinable(Lifetime["AnyStr"]):
     def __new__(cls, *args: Any, policy: Any = None, **options: Any) -> Self:
         """Make an instance of the class that can wait for the command, which need not be a child of this process."""
         keeper = blocks.current() if policy is None else policy
-        return super().__new__(keeper.popen(cls) if isinstance(keeper, Keeper) else cls)
+        return super().__new__(keeper._popen_class(cls) if isinstance(keeper, Keeper) else cls)
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Confinable(Lifetime["AnyStr"]):
             check_bool("kill_on_exit", kill_on_exit)
         self.begin()
         if isinstance(policy, Keeper):
-            self._way = way = policy.way()
+            self._way = way = policy._open_way()
             policy = way.policy
         if on_connect is not None or on_network is not None:
             self._hearers = self._checked_hearers(on_connect, on_network)
@@ -116,7 +116,7 @@ class Confinable(Lifetime["AnyStr"]):
     ) -> None:
         from nsbox._popen import pty as popen_pty  # seldom needed
 
-        self._pair = made = popen_pty.pair(pty)
+        self._pair = made = popen_pty.pair(pty, self._way)
         try:
             options, first = popen_pty.options_for(made.fd, more, options)
             self._terminal_of = 1 + first
@@ -177,7 +177,8 @@ class Confinable(Lifetime["AnyStr"]):
         if prepared.plan.backend == "passthrough":
             self._pass_through(policy, prepared, positional)
             return
-        envp, directories = prepared.environment.of(env)
+        exists = None if self._way is None else self._way.exists
+        envp, directories = prepared.environment.of(env, exists)
         if self._story is not None:
             envp = self._story.added(envp, is_built=env is None)
         directory, required = arguments.directory(policy, prepared, cwd)
@@ -260,7 +261,8 @@ class Confinable(Lifetime["AnyStr"]):
             return policy, prepared
         from nsbox._popen import pty as popen_pty
 
-        popen_pty.give(self._pair.fd, prepared.plan.kernel_id)
+        kernel_id = prepared.plan.kernel_id if self._way is None else self._way.kernel_id_of(prepared)
+        popen_pty.give(self._pair.fd, kernel_id)
         if prepared.plan.wrapper and policy.new_session:  # in a session of its own, the command would lose the terminal
             policy = policy.with_(new_session=False)
             prepared = prepare(policy, host_for(policy))

@@ -6,11 +6,13 @@ import errno
 import fcntl
 import io
 import os
+import stat
 import struct
 import termios
 
 from nsbox._base.descriptors import high
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._files.files import open_beneath
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
+    from nsbox._spawn.way import Way
+
 _STREAMS = ("stdin", "stdout", "stderr")
+_NO_SYMLINKS, _BENEATH = 4, 8  # openat2(2)
+_PTMX = os.makedev(5, 2)  # ptmx(4)
+_TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441  # ioctl_tty(2): unlock the other end, and open it without its name
 _NAMES = ("bufsize", "executable", *_STREAMS)  # Popen's parameters after `args`, in order
 
 
@@ -68,8 +75,8 @@ def _unless_closed(read: Any, argument: Any) -> Any:
 class Pair:
     """A new pseudo-terminal: `terminal` for the caller, and `fd` for the command, to be closed here after the start."""
 
-    def __init__(self, size: tuple[int, ...]) -> None:
-        ours, theirs = os.openpty()
+    def __init__(self, size: tuple[int, ...], way: Way | None = None) -> None:
+        ours, theirs = os.openpty() if way is None else way.open_terminal()
         try:
             self.fd = theirs = high(theirs)
             ours = high(ours)
@@ -92,12 +99,36 @@ class Pair:
         self.terminal.close()
 
 
-def pair(wish: bool | tuple[int, int]) -> Pair:
+def pair(wish: bool | tuple[int, int], way: Way | None = None) -> Pair:
     """Return the terminal for `pty=`: one of 24 rows and 80 columns for True, or of the given (rows, columns).
+
+    way: the one in which the command starts, if it isn't started for a policy alone.
 
     Raises TypeError for anything else, and ValueError for a number that isn't from 0 to 65535.
     """
-    return Pair((24, 80) if wish is True else _checked(wish))
+    return Pair((24, 80) if wish is True else _checked(wish), way)
+
+
+def opened_in(root: int) -> tuple[int, int]:
+    """Return the two ends of a new terminal of the devpts in another root: its commands have a name for it.
+
+    Commands may have put something else there. So what is opened for reading is the one device that makes terminals,
+    by a descriptor, and opening it does nothing else. root: a descriptor of "/". Raises OSError.
+    """
+    path = open_beneath(root, "dev/pts/ptmx", os.O_PATH, _NO_SYMLINKS | _BENEATH)
+    try:
+        status = os.fstat(path)
+        if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _PTMX:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), "/dev/pts/ptmx")
+        ours = os.open(f"/proc/self/fd/{path}", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    finally:
+        os.close(path)
+    try:
+        fcntl.ioctl(ours, _TIOCSPTLCK, bytes(4))
+        return ours, fcntl.ioctl(ours, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except BaseException:
+        os.close(ours)
+        raise
 
 
 def _checked(size: Any) -> tuple[int, int]:

@@ -125,11 +125,11 @@ class BranchKeeper(Keeper):
     def __init__(self, way: BranchWay) -> None:
         self._way = way
 
-    def way(self) -> BranchWay:
+    def _open_way(self) -> BranchWay:
         """Return how code is started."""
         return self._way
 
-    def popen(self, kind: type[Any]) -> type[Any]:
+    def _popen_class(self, kind: type[Any]) -> type[Any]:
         """Return the class of a branch's process."""
         return BranchPopen
 

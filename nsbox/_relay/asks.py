@@ -213,7 +213,7 @@ class Answers:
         for ask in waiting:
             ask.answer(False)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child, leave all questions to the parent, and use fresh locks: its threads may have held ours."""
         for ask in (*self._asked, *self._queue):
             ask.forget()

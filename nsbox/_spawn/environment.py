@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nsbox._plan.plan import Plan
     from nsbox._policy.policy import Policy
 
+    Exists = Callable[[str], bool]
+
 _MOST_KEPT = 64  # built environments of one policy
 _f_ok = repeat(os.F_OK)
 
@@ -69,13 +71,19 @@ class Environment:
         # By the workspace's venvs that exist, and by the caller's values.
         self._built: dict[tuple[tuple[bool, ...], tuple[bytes | None, ...]], Built] = {}
 
-    def of(self, env: Mapping[Any, Any] | None) -> tuple[buffers.Strings, Callable[[], list[str]]]:
-        """Return a command's environment, and a function that lists the directories of its PATH. env: Popen's."""
+    def of(
+        self, env: Mapping[Any, Any] | None, exists: Exists | None = None
+    ) -> tuple[buffers.Strings, Callable[[], list[str]]]:
+        """Return a command's environment, and a function that lists the directories of its PATH.
+
+        env: Popen's. exists: says if the command will see a file. Default: None, for those that this machine has.
+        """
         if env is not None:
             return buffers.Strings(encode_environment(env)), lambda: os.get_exec_path(env)
         policy = self._policy
         if not policy.inherit_env:
-            return self._of_now().strings, self.directories
+            built = self._of_now(exists)
+            return built.strings, lambda: built.directories
         if not policy.env and not self._left_out:
             return _inherited(), self.directories
         return buffers.Strings(encode_environment(self.variables(_copy(os.environ)))), self.directories
@@ -86,30 +94,35 @@ class Environment:
             return os.get_exec_path(self.variables(_copy(os.environ)))
         return self._of_now().directories
 
-    def variables(self, caller: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment that the policy builds from the caller's, or adds to it."""
+    def variables(self, caller: Mapping[str, str], exists: Exists | None = None) -> dict[str, str]:
+        """Return the environment that the policy builds from the caller's, or adds to it. exists: as for of()."""
         policy, plan, search = self._policy, self._plan, self._search
         home = caller.get("HOME", plan.home) if plan.backend == "passthrough" else plan.home
         active = caller.get("VIRTUAL_ENV", "").rstrip("/")
         # nsbox's own virtual environment isn't the project's, unless it is in the caller's PATH.
         is_other = bool(active) and f"{active}/bin" not in search.own
         venvs = [active] if is_other and any(is_below(active, path) for path in search.shown) else []
-        venvs += [path for path in search.venvs if os.access(_mark_of(path), os.F_OK)]
+        venvs += [path for path, is_there in zip(search.venvs, self._are_there(exists), strict=True) if is_there]
         first = (*search.tools, *(f"{path}/bin" for path in venvs))
         path = search_path(first, caller.get("PATH"), search.own, search.shown, search.hidden)
         caller = {name: value for name, value in caller.items() if name not in self._left_out} | self._values
         return policy.environment(caller, path, plan.tmpdir, home)
 
-    def _of_now(self) -> Built:
+    def _are_there(self, exists: Exists | None) -> tuple[bool, ...]:
+        """Return for each directory that may be one of the workspace's venvs whether it is one."""
+        return tuple(map(os.access, self._marks, _f_ok) if exists is None else map(exists, self._marks))
+
+    def _of_now(self, exists: Exists | None = None) -> Built:
         """Return the built environment for the caller's values now; it is built once for the same values."""
         callers = _kept_by(os.environ)
         if callers is None:
             callers = {os.fsencode(name): os.fsencode(value) for name, value in _copy(os.environ).items()}
-        key = tuple(map(os.access, self._marks, _f_ok)), tuple(map(callers.get, self._taken))
+        key = self._are_there(exists), tuple(map(callers.get, self._taken))
         built = self._built.get(key)
         if built is None:
             values = zip(self._taken, key[1], strict=True)
-            env = self.variables({os.fsdecode(name): os.fsdecode(value) for name, value in values if value is not None})
+            caller = {os.fsdecode(name): os.fsdecode(value) for name, value in values if value is not None}
+            env = self.variables(caller, exists)
             built = Built(buffers.Strings(encode_environment(env)), os.get_exec_path(env))
             if len(self._built) < _MOST_KEPT:
                 self._built[key] = built

@@ -75,6 +75,7 @@ _STEPS = {
 }
 
 
+_TOO_MANY_PROCESSES = "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
 _TOO_MANY_FILES = "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
 
 
@@ -159,7 +160,7 @@ def _hint(result: command.Result, op: Op | None, host: Host) -> str:
     if number == errno.EMFILE:
         return _TOO_MANY_FILES
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
-        return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
+        return _TOO_MANY_PROCESSES
     if step == c.STEP_CLONE and number == errno.ENOSYS:
         return "a seccomp filter of this process refuses clone3(2), by which a process starts in a cgroup"
     if step == c.STEP_CLONE and number in (errno.EPERM, errno.EACCES) and host.is_filtered:
@@ -242,8 +243,8 @@ def _what(result: command.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
     return ops[result.op].describe() if 0 <= result.op < len(ops) else None
 
 
-def exception(result: command.Result, start: Start, host: Host) -> Exception:
-    """Return what to raise for a spawn that failed."""
+def exception(result: command.Result, start: Start, host: Host, in_session: str = "") -> Exception:
+    """Return what to raise for a spawn that failed. in_session: what helps in one that has no room for a process."""
     policy, plan, ops, program = start.policy, start.prepared.plan, start.prepared.ops, start.program
     if result.step == c.STEP_EXEC:
         error = _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, host, program)
@@ -263,4 +264,8 @@ def exception(result: command.Result, start: Start, host: Host) -> Exception:
         kind = IdsError
     elif result.step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND) and result.error == errno.EAGAIN:
         kind = ProcessesError
+        limit = policy.limits.processes if in_session else None
+        if limit is not None:
+            hint = hint.replace("RLIMIT_NPROC", f"limits.processes={limit}, RLIMIT_NPROC")
+        hint += f"; {in_session}" if in_session else ""
     return kind(result.error, step_name(result.step), _what(result, plan, ops), hint)

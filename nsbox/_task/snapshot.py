@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsbox._task.way import TaskWay
+    from nsbox._tools.shell_state import ShellState
 
 _NO_SYMLINKS, _BENEATH = 4, 8  # openat2(2)
 
@@ -29,7 +30,7 @@ class Snapshot:
     size: bytes that it may take up; where the file system can share blocks, it takes up less.
     """
 
-    def __init__(self, path: str, size: int, shell: tuple[str | None, dict[str, str] | None]) -> None:
+    def __init__(self, path: str, size: int, shell: ShellState) -> None:
         self._path, self.size, self._shell = path, size, shell
         self._creator = os.getpid()
 

@@ -10,12 +10,13 @@ import os
 import time
 from collections.abc import Iterator
 
-from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.errors import BusyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._core import orphans
 from nsbox._kept.session import SessionWay
 from nsbox._plan import ops
 from nsbox._transaction.holder import Holder, Mapped
+from nsbox._transaction.overlay import is_seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +64,7 @@ class TaskWay(SessionWay):
         mapping: as from owners.mapped().
         """
         self.places = layers.places
+        self._uppers = tuple(zip(layers.places, (upper for upper, _ in stores), strict=True))
         if os.geteuid() != 0:  # holder.check() refuses ids='full'
             self.remedy = "a task has several ids only if root begins it, with ids='full' in the policy"
         self.started = 0  # commands so far
@@ -90,15 +92,19 @@ class TaskWay(SessionWay):
         """Start a command; pid 1 makes it."""
         with self._lock:
             if self._is_resting:
-                raise ValueError("the task's changes are being committed, or copied")
+                raise BusyError("the task's changes are being committed or copied: wait until that is done")
             self.started += 1
             return super().spawn(start)
+
+    def exists(self, path: str) -> bool:
+        """Return whether commands see a file or directory at a path."""
+        return is_seen(path, self._uppers)
 
     @contextlib.contextmanager
     def at_rest(self, where: str | None = None) -> Iterator[None]:
         """Keep every process from writing to overlays in a block, even by a descriptor from before.
 
-        Raises ValueError if a process runs in the task: one that a command left behind counts. Raises OSError, EBUSY,
+        Raises BusyError if a process runs in the task: one that a command left behind counts. Raises OSError, EBUSY,
         if a process has a file open for writing, or mapped: a command may have passed it on.
 
         where: the place of the overlay, by its current path. Default: None, for all overlays.
@@ -118,12 +124,14 @@ class TaskWay(SessionWay):
                 self._is_resting = False
 
     def _check_empty(self) -> None:
-        """Raise ValueError if there is a process besides pid 1. All others descend from it."""
+        """Raise BusyError if there is a process besides pid 1. All others descend from it."""
         until = time.monotonic() + _PATIENCE
         while children := _children(self.pid):
             if time.monotonic() > until:
                 names = [orphans.status_of(pid).get("Name", "?") for pid in children[:5]]
-                raise ValueError(f"processes of the task still run: {', '.join(names)}; wait for them, or end them")
+                raise BusyError(
+                    f"processes of the task still run: {', '.join(names)}; wait for them, or kill_processes() ends all"
+                )
             time.sleep(0.002)
 
     def close(self) -> None:

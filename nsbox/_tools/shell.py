@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SH = "/bin/sh"
 # Where distributions, FreeBSD and Homebrew for Intel, and NixOS have it. Not PATH: a command could have put one there.
 BASHES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/run/current-system/sw/bin/bash")
+ITSELF = "$0"  # among a shell's arguments: its own path, whichever is started
 _MOST = 1 << 14  # characters of a line that are looked at
 _OTHERS = frozenset({"sh", "dash", "ash", "busybox"})  # shells that a hint says aren't bash
 

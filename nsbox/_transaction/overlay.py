@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from nsbox._base.display import shown
-from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.errors import BusyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._base.stdlib import RLock
@@ -33,6 +33,8 @@ from nsbox._spawn.way import Way
 from nsbox._transaction.holder import Holder, check, host_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
@@ -101,6 +103,33 @@ def check_attributes(upper: str) -> None:
         raise UnavailableError(Reason(what, remedy)) from None
 
 
+def is_seen(path: str, uppers: Sequence[tuple[str, str]]) -> bool:
+    """Return whether commands see something at a path.
+
+    What is in an overlay's upper directory is what they see. There a device 0:0 stands for nothing, and a directory may
+    hide what is below it on this machine.
+
+    uppers: the place of each overlay, and its upper directory.
+    """
+    place, upper = max((one for one in uppers if is_below(path, one[0])), default=("", ""))
+    hides = False
+    try:
+        with Tree(upper or "/") as tree:
+            names = os.path.relpath(path, place).split("/") if place else []
+            for count in range(1, len(names) + 1):
+                at = "/".join(names[:count])
+                status = tree.stat(at)
+                if status is None:
+                    break
+                if count == len(names) or not stat.S_ISDIR(status.st_mode):
+                    return count == len(names) and not (stat.S_ISCHR(status.st_mode) and status.st_rdev == 0)
+                with tree.dir(at) as fd:
+                    hides = hides or f"{OVERLAY}opaque" in os.listxattr(fd)
+    except OSError:  # only commands may look there
+        return False
+    return not hides and os.access(path, os.F_OK)
+
+
 class OverlayWay(Way):
     """Starts commands that see the overlay where the workspace is."""
 
@@ -114,7 +143,7 @@ class OverlayWay(Way):
         base: the directory of upper and work, which commands don't see.
         """
         super().__init__(policy, relay)
-        self._workspace = workspace
+        self._workspace, self._uppers = workspace, ((workspace, upper),)
         host = host_of(policy)
         check(prepare(policy, host))
         check_mounts(workspace)
@@ -127,11 +156,19 @@ class OverlayWay(Way):
         self._lock = RLock()
         self._is_resting = False
 
+    def kernel_id_of(self, prepared: Prepared) -> int:
+        """Return 0: the caller must own what commands write."""
+        return 0
+
+    def exists(self, path: str) -> bool:
+        """Return whether commands see something at a path."""
+        return is_seen(path, self._uppers)
+
     @contextlib.contextmanager
     def at_rest(self, where: str | None = None) -> Iterator[None]:
         """Keep every process from writing to the overlay in a block, even by a descriptor from before.
 
-        No command runs, and none is started. Raises ValueError if one runs. Raises OSError, EBUSY, if a process has a
+        No command runs, and none is started. Raises BusyError if one runs. Raises OSError, EBUSY, if a process has a
         file of the overlay open for writing, or mapped: a command may have passed it on.
 
         where: the workspace's current path. Default: None, for the path that it had at first.
@@ -139,7 +176,10 @@ class OverlayWay(Way):
         where = where or self._workspace
         with self._lock:
             if self._running:
-                raise ValueError("commands of the transaction still run, or haven't been waited for")
+                raise BusyError(
+                    "commands of the transaction still run, or haven't been waited for: wait() for each Popen, close "
+                    "streams, and kill() jobs"
+                )
             self._is_resting = True  # a signal handler can acquire the lock too
             try:
                 self._holder.freeze([where])

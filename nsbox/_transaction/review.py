@@ -149,7 +149,7 @@ class Review:
         ConflictError, if something that was changed here has also changed in the workspace since the transaction began.
         CommitError, if a step fails, after undoing the others; or if a process has one of its files open for writing.
         PolicyError, if by now commands of another policy can write to where the changes are kept.
-        ValueError, while commands run.
+        BusyError, a ValueError, while commands run.
 
         After these errors nothing is lost and the transaction goes on, unless a CommitError says that not all could be
         undone. Paths of undone steps may be in conflict the next time.

@@ -136,7 +136,7 @@ class BranchJob(BranchPopen, Job):
 
 
 class _JobKeeper(BranchKeeper):
-    def popen(self, kind: type[Any]) -> type[Any]:
+    def _popen_class(self, kind: type[Any]) -> type[Any]:
         return BranchJob
 
 

@@ -163,7 +163,7 @@ class Work:
     def _keeper(self) -> Policy | Keeper:
         """Make the log, the published ports and the transaction; return what starts the command under them."""
         self._wiring = wiring(self.policy, self._extras)
-        way = None if self._wiring is None else self._wiring.way()
+        way = None if self._wiring is None else self._wiring._open_way()
         own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
         if not self._options.quiet:
             for text in losses_of(own):

@@ -181,7 +181,7 @@ class Wiring(Keeper):
             self.end()
             raise
 
-    def way(self) -> Way:
+    def _open_way(self) -> Way:
         """Return the way in which the command starts."""
         return self._way
 

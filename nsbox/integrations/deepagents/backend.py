@@ -381,7 +381,7 @@ class SandboxBackend(BaseSandbox):
         """Raise the error if it isn't the model's."""
         if isinstance(error, NsboxError) and not isinstance(error, AccessError | EditError):
             raise error
-        self.box.way()  # closed?
+        _ = self.box.policy  # raises ValueError for a session that is closed
 
     def _code(self, error: Exception) -> str | None:
         """Return Deep Agents' word for an error; raises what isn't about the path."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import subprocess
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -224,7 +225,11 @@ def test_wait_for(run_asyncio: Callable[[Main], Any], policy: Policy) -> None:
             job = await box.background("sleep 1000")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(job.wait(), 0.1)
+            with pytest.raises(subprocess.TimeoutExpired):
+                await job.wait(timeout=0.1)
             assert job.is_running
+            await job.kill()
+            assert (await job.wait(timeout=0)).returncode != 0
 
     run_asyncio(main)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 
@@ -58,6 +59,8 @@ def test_before_the_start(box: Sandbox) -> None:
     result = box.shell("echo x", cancel=token)
     assert (result.cause, result.stdout, result.usage) == ("cancelled", "", None)
     assert "before it was started" in str(result.why[0])
+    with pytest.raises(subprocess.CalledProcessError, match="'echo x' was cancelled before it was started"):
+        box.shell("echo x", cancel=token, check=True)
 
 
 def test_during_the_start(box: Sandbox) -> None:

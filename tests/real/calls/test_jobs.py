@@ -178,7 +178,7 @@ def test_no_descriptor_is_free(policy: Policy) -> None:
         "        for _ in range(100): jobs.append(box.background('echo; sleep 1000'))\n"
         "    except OSError as error:\n"
         "        print(type(error).__name__, error.errno)\n"
-        "    assert all(job.is_running for job in jobs), [(job.result, job.worker.error) for job in jobs if not job.is_running]\n"
+        "    assert all(job.is_running for job in jobs), [(job.result, job._worker.error) for job in jobs if not job.is_running]\n"
         "    print(len(jobs) > 3)\n"
         "print({job.result.cause for job in jobs})\n"
     )

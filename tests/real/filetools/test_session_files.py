@@ -171,7 +171,7 @@ def test_a_session_that_has_ended(box: Sandbox) -> None:
     """It is told; a closed one is a ValueError."""
     with box.session() as s:
         s.write("/tmp/a", "x")
-        os.kill(s.way().pid, signal.SIGKILL)
+        os.kill(s._open_way().pid, signal.SIGKILL)
         while not s.has_ended:
             time.sleep(0.001)
         for call in (s.read, lambda p: s.write(p, "y"), s.list_files):

@@ -47,7 +47,7 @@ def copies(policy: Policy) -> Callable[[], dict[str, Any]]:
     def run() -> list[Any]:
         with Sandbox(policy, stock=0) as box:
             box.run(["true"])
-            kept = box.way()._kept
+            kept = box._open_way()._kept
             if kept is not None:
                 park(kept)
             return [seen(box.run) for _ in range(2)]

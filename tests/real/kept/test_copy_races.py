@@ -60,7 +60,7 @@ def looks(policy: Policy, is_parked: bool) -> Callable[[], dict[str, Any]]:
             box.run(["true"], check=True)
             seen = []
             for _ in range(2):
-                kept = box.way()._kept
+                kept = box._open_way()._kept
                 assert kept is not None
                 if is_parked:
                     kept._stock = 1

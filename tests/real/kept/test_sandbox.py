@@ -232,7 +232,7 @@ with nsbox.Sandbox(policy, stock=0) as box:
     for _ in range(2):
         done = box.run(["sh", "-c", "readlink /proc/1/exe || cat /proc/1/maps || echo on"], capture_output=True, text=True)
         print(done.stdout, end="")
-        kept = box.way()._kept
+        kept = box._open_way()._kept
         kept._ready.append(kept._park())
     print(os.readlink(f"/proc/self/fd/{kept._fds[-1]}").split()[0])
 """

@@ -360,7 +360,7 @@ def test_copies_are_encoded_once(policy: Policy, monkeypatch: pytest.MonkeyPatch
     """What is sent to the C core for a copy is the same each time, and so are the files that it is compared with."""
     with Sandbox(policy, stock=0) as box:
         box.run(["true"], check=True)
-        kept = box.way()._kept
+        kept = box._open_way()._kept
         assert kept is not None
         monkeypatch.setattr(tree, "request_for", None)
         first, second = kept._park(), kept._park()

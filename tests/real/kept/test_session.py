@@ -18,7 +18,7 @@ import pytest
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-from nsbox import AccessError, Policy, Sandbox, Session, UnavailableError
+from nsbox import Policy, Sandbox, Session, UnavailableError
 from nsbox._policy.losses import LOSSES
 
 
@@ -322,40 +322,6 @@ def test_a_command_that_stops_all_others(workspace: Path) -> None:
         assert stopper.wait(timeout=10) == -signal.SIGKILL
 
 
-# ---- a shell that goes on
-
-
-def test_a_shell_that_is_kept(s: Session, workspace: Path) -> None:
-    """The directory and the exported variables, also after a failure; without keep nothing of it."""
-    (workspace / "sub dir").mkdir()
-
-    def shell(command: str, **options: object) -> tuple[int, str]:
-        done = s.shell(command, keep=True, **options)
-        assert done.args == command
-        return done.returncode, done.stdout
-
-    assert shell("cd 'sub dir'; export A='x\ny' B=1; C=2; exit 3") == (3, "")
-    assert shell('pwd; echo "$A$B$C"; unset B') == (0, f"{workspace}/sub dir\nx\ny1\n")
-    assert shell("echo $B; cd /tmp; false") == (1, "\n")
-    assert shell("pwd") == (0, "/tmp\n")
-    assert s.shell("pwd; echo $A").stdout == f"{workspace}\n\n"
-    assert shell("kill -9 $$") == (-9, "")
-    assert shell("cd /; exec true") == (0, "")
-    assert shell("syntax ) error")[0] == 2
-    assert shell("pwd") == (0, "/tmp\n")
-    assert shell("pwd", cwd="/usr") == (0, "/usr\n")
-    (workspace / "gone").mkdir()
-    assert shell(f"cd {workspace}/gone; rmdir ../gone") == (0, "")
-    for _ in range(2):
-        with pytest.raises(AccessError, match="gone is where the last command with keep=True ended"):
-            shell("rm -rf ./*")
-    assert shell("pwd", cwd=".") == (0, f"{workspace}\n")
-    assert shell("PATH=; cd /usr; set -C") == (0, "")
-    assert shell("pwd; echo $A", env=None)[1].startswith("/usr\n")
-    assert shell("cd /; sleep 1000", timeout=0.1)[0] == -15
-    assert shell("pwd") == (0, "/usr\n")
-
-
 # ---- the end
 
 
@@ -368,7 +334,7 @@ def test_close(box: Sandbox) -> None:
     assert running.wait(timeout=10) == -signal.SIGKILL
     for pid in inside:
         assert not os.path.exists(f"/proc/{pid}")
-    for use in (lambda: s.run("true"), s.way):
+    for use in (lambda: s.run("true"), s._open_way):
         with pytest.raises(ValueError, match="the session is closed"):
             use()
     s.close()
@@ -384,7 +350,7 @@ def test_unclosed(box: Sandbox) -> None:
 def test_its_pid_1_is_killed_from_outside(box: Sandbox) -> None:
     s = box.session()
     with s.Popen(["sleep", "1000"]) as sleep:
-        os.kill(s.way().pid, signal.SIGKILL)
+        os.kill(s._open_way().pid, signal.SIGKILL)
         assert sleep.wait(timeout=10) == -signal.SIGKILL
     until = time.monotonic() + 10
     while not s.has_ended and time.monotonic() < until:
@@ -399,7 +365,7 @@ LIVE = """
 import sys, nsbox
 s = nsbox.Sandbox(nsbox.Policy.workspace(sys.argv[1]), stock=0).session()
 s.run("sleep 1000 & sleep 1000 &")
-print(*[process.pid for process in s.processes()], s.way().pid, flush=True)
+print(*[process.pid for process in s.processes()], s._open_way().pid, flush=True)
 s.run("sleep 1000")
 """
 

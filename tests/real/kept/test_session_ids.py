@@ -93,6 +93,14 @@ def test_a_session_ends_with_all_users(full: Policy) -> None:
     assert not any(os.path.exists(f"/proc/{pid}") for pid in left)
 
 
+def test_kill_processes_of_all_users(s: Session) -> None:
+    """It leaves nothing of another user's."""
+    s.run("sleep 1000 >/dev/null 2>&1 & :", user=33, check=True)
+    assert s.processes()
+    s.kill_processes()
+    assert s.processes() == []
+
+
 def test_many_users_at_once(s: Session) -> None:
     """Each thread's command gets its own ids."""
     found: dict[int, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import io
 import os
@@ -14,6 +15,7 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
+from nsbox._popen import pty as popen_pty
 from nsbox._popen.pty import Terminal
 
 BACKENDS = ["namespaces", "bwrap", "landlock", "passthrough"]
@@ -137,12 +139,58 @@ def test_faces(policy: nsbox.Policy, workspace: Path) -> None:
     assert asyncio.run(run()) == b"ok\r\n"
 
 
-def test_names_are_openable(policy: nsbox.Policy) -> None:
-    """/dev/stderr and what tty(1) names can be opened, also by a command with kernel ids of its own."""
-    code = "echo one > /dev/stderr; echo two > $(tty); echo three > /dev/tty"
-    with nsbox.Popen(["sh", "-c", code], policy=policy, pty=True) as process:
-        assert process.terminal is not None
-        assert process.terminal.read() == b"one\r\ntwo\r\nthree\r\n"
+@pytest.mark.parametrize("kind", [None, "session", "task", "transaction"])
+def test_names_are_openable(policy: nsbox.Policy, kind: str | None) -> None:
+    """/dev/stderr and what tty(1) and ttyname(3) name can be opened, also by a command with kernel ids of its own."""
+    code = "echo one > /dev/stderr; echo two > $(tty); echo three > /dev/tty; python3 -c 'import os; os.ttyname(0)'"
+    with contextlib.ExitStack() as stack:
+        made = stack.enter_context(nsbox.Sandbox(policy, stock=0))
+        box = made if kind is None else stack.enter_context(getattr(made, kind)())
+        with box.Popen(["sh", "-c", code], pty=True) as process:
+            assert process.terminal is not None
+            assert process.terminal.read() == b"one\r\ntwo\r\nthree\r\n"
+
+
+@pytest.mark.parametrize("kind", ["session", "task"])
+def test_terminals_of_a_session(policy: nsbox.Policy, kind: str) -> None:
+    """They are its own, and gone with their commands."""
+    with nsbox.Sandbox(policy, stock=0) as box, getattr(box, kind)() as s:
+        with s.Popen(["sh", "-c", "tty; ls -m /dev/pts; read x"], pty=True) as process:
+            assert process.terminal is not None
+            assert read_until(process.terminal, b"ptmx\r\n") == b"/dev/pts/0\r\n0, ptmx\r\n"
+        assert s.shell("ls /dev/pts").stdout == "ptmx\n"
+
+
+def test_a_session_without_devpts(policy: nsbox.Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its terminals are this machine's."""
+
+    def opened_in(root: int) -> tuple[int, int]:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "dev/pts/ptmx")
+
+    monkeypatch.setattr(popen_pty, "opened_in", opened_in)
+    with nsbox.Sandbox(policy, stock=0) as box, box.session() as s, s.Popen(["test", "-t", "0"], pty=True) as process:
+        assert process.wait() == 0
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "file", "null", "directory"])
+def test_what_is_no_devpts_is_not_opened(tmp_path: Path, kind: str) -> None:
+    """Commands could have put it there. A FIFO would let the caller wait, and a link may lead out."""
+    (tmp_path / "dev/pts").mkdir(parents=True)
+    name = tmp_path / "dev/pts/ptmx"
+    if kind == "fifo":
+        os.mkfifo(name)
+    elif kind == "directory":
+        name.mkdir()
+    elif kind == "file":
+        name.touch()
+    else:
+        name.symlink_to("/dev/null" if kind == "null" else "/dev/ptmx")
+    root = os.open(tmp_path, os.O_PATH)
+    try:
+        with pytest.raises(OSError):
+            popen_pty.opened_in(root)
+    finally:
+        os.close(root)
 
 
 def test_as_a_file(policy: nsbox.Policy) -> None:

@@ -103,7 +103,7 @@ def test_on_network(listed: Policy, port: int) -> None:
     seen: list[nsbox.NetworkEvent] = []
     with Sandbox(listed, on_network=seen.append) as box, box.python(setup=CODE) as py:
         assert py.run("ask(port)", inputs={"port": port}).value == "hello"
-        relay = box.way().relay
+        relay = box._open_way().relay
         assert relay is not None
         relay.flush()
     assert seen and {event.port for event in seen} == {port}

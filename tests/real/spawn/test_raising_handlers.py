@@ -147,7 +147,7 @@ USES = {
     "ready": BOX.format(1) + "def use(): box.run(['true'])",
     "with pipes": BOX.format(1) + "def use(): box.run(['cat'], input='x', text=True, capture_output=True)",
     "kept again": BOX.format(0)
-    + "def use():\n    if box.way()._kept: box.way()._kept.stale = True\n    box.run(['true'])",
+    + "def use():\n    if box._open_way()._kept: box._open_way()._kept.stale = True\n    box.run(['true'])",
     "code": BOX.format(0) + "py = box.python()\ndef use(): assert py.run('1').value == 1",
     "SIGCHLD ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     + BOX.format(1)

@@ -21,7 +21,7 @@ def test_close_ends_all(task: Task, filled: Path, store: Path) -> None:
     before = taken(filled)
     running = task.Popen(["sleep", "1000"])
     task.shell("echo x > file; mkdir -p a/b; chmod 0 a; sleep 1000 >/dev/null 2>&1 &", check=True)
-    pid = task.way().pid
+    pid = task._open_way().pid
     task.close()
     task.close()
     assert running.wait() == -signal.SIGKILL
@@ -71,7 +71,7 @@ task = box.task(dir=sys.argv[2])
 task.shell("echo x > x; mkdir -p a/b; chmod 0 a", check=True)
 task.snapshot()
 task.shell("sleep 1000 >/dev/null 2>&1 &", check=True)
-print(task.way().pid, flush=True)
+print(task._open_way().pid, flush=True)
 sys.stdin.read()
 """
 

@@ -60,7 +60,7 @@ class _Interpreter(Keeper):
     def __init__(self, way: Way) -> None:
         self._way = way
 
-    def way(self) -> Way:
+    def _open_way(self) -> Way:
         return self._way
 
 
