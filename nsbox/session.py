@@ -182,6 +182,8 @@ class Session(Commands, FileTools):
     process ends, so does the session. Threads may share it; in a forked child it is closed.
     """
 
+    _kind = "session"
+
     keeps: object = None  # the Sandbox that it belongs to, while the session is open
     relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
     ends_with_sandbox = False  # whether that Sandbox's close() closes it

@@ -69,6 +69,8 @@ class Task(Review, Session):
     workspace: the directory whose changes diff(), patch() and commit() are about, as an absolute path.
     """
 
+    _kind = "task"
+
     ends_with_sandbox = True
 
     def __init__(

@@ -126,6 +126,8 @@ class Transaction(Review, Commands, FileTools):
     workspace: the directory, as an absolute path.
     """
 
+    _kind = "transaction"
+
     keeps: object = None  # the Sandbox that it belongs to
 
     def __init__(

@@ -298,11 +298,17 @@ def is_same(one: os.stat_result, other: os.stat_result) -> bool:
 class Account:
     """The Files of one call, as a context manager. At its end, observers hear of its paths and its error.
 
-    They never hear what is in the files.
+    They never hear what is in the files. whose: more that they hear: a kind, a workspace and a policy.
     """
 
-    def __init__(self, files: contextlib.AbstractContextManager[Files], tool: str, paths: Sequence[Path]) -> None:
-        self._files, self._tool, self._paths = files, tool, paths
+    def __init__(
+        self,
+        files: contextlib.AbstractContextManager[Files],
+        tool: str,
+        paths: Sequence[Path],
+        **whose: object,
+    ) -> None:
+        self._files, self._tool, self._paths, self._whose = files, tool, paths, whose
 
     def __enter__(self) -> Files:
         try:
@@ -323,4 +329,4 @@ class Account:
             self._tell(error)
 
     def _tell(self, error: BaseException | None) -> None:
-        observers.note("files", "", tool=self._tool, paths=self._paths, error=error)
+        observers.note("files", "", tool=self._tool, paths=self._paths, error=error, **self._whose)

@@ -30,6 +30,7 @@ class FileTools:
     """
 
     policy: Policy
+    _kind = "sandbox"  # whose files these are, in audit records
 
     def _files(self) -> contextlib.AbstractContextManager[Files]:
         """Return a context manager that yields the Files for one call."""
@@ -43,9 +44,15 @@ class FileTools:
         """Return the same, and tell observers of it, if there are any. paths: those that the call names."""
         if not observers.active:
             return self._files()
+        import contextlib
+
         from nsbox._filetools.files import Account
 
-        return Account(self._files(), tool, paths)
+        policy = None
+        with contextlib.suppress(ValueError):  # what is over has none: the call says so
+            policy = self.policy
+        workspace = getattr(self, "workspace", None if policy is None else policy.workdir)
+        return Account(self._files(), tool, paths, kind=self._kind, workspace=workspace, policy=policy)
 
     # ---- questions, as those of Policy
 
