@@ -166,8 +166,10 @@ class Task(Review, Session):
     def _explained(self, why: tuple[Hint, ...], status: int, output: tuple[str, str]) -> tuple[Hint, ...]:
         from nsbox._task.hints import hints_of
 
-        store = self._store
-        return why if store is None else hints_of(why, status, output, self._layers, store.path)
+        store, way = self._store, self._way
+        if store is None or way is None:
+            return why
+        return hints_of(way.policy, why, status, output, self._layers, store.path)
 
     @property
     def read_only(self) -> list[str]:

@@ -42,10 +42,13 @@ from nsbox._transaction.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Any
 
+    from nsbox._calls.call import Call
     from nsbox._filetools.files import Files
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
+    from nsbox._tools.verdicts import Hint
 
 __all__ = ["Change", "Transaction", "recover"]
 
@@ -184,6 +187,17 @@ class Transaction(Review, Commands, FileTools):
             yield GuardedFiles(way.policy, lambda _: ground)
         finally:
             root.close()
+
+    def _call(self, argv: list[str], shown: Any, options: Any) -> Callable[..., Call]:
+        return super()._call(argv, shown, options | {"explain": self._explained})
+
+    def _explained(self, why: tuple[Hint, ...], status: int, output: tuple[str, str]) -> tuple[Hint, ...]:
+        from nsbox._tools.overlays import hints_of
+
+        store, way = self._store, self._way
+        if store is None or way is None:
+            return why
+        return hints_of(way.policy, way.host, why, status, output, workspace=self.workspace, store=store.path)
 
     def _overlaid(self) -> OverlayWay:
         return self.way()

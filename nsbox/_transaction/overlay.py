@@ -33,6 +33,7 @@ from nsbox._spawn.way import Way
 from nsbox._transaction.holder import Holder, check, host_of
 
 if TYPE_CHECKING:
+    from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
@@ -124,6 +125,11 @@ class OverlayWay(Way):
         self._running: dict[object, int] = {}  # for each command the pidfd of its sandbox's pid 1
         self._lock = RLock()
         self._is_resting = False
+
+    @property
+    def host(self) -> Host:
+        """The machine as its commands meet it: they have the caller's ids."""
+        return self._holder.host
 
     @contextlib.contextmanager
     def at_rest(self, where: str | None = None) -> Iterator[None]:
