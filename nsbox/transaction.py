@@ -62,13 +62,17 @@ def recover(dir: str | os.PathLike[str] | None = None) -> None:
     """Finish interrupted commits, and remove what transactions left behind that were never ended.
 
     A commit whose journal was written is completed or, if that is no longer possible, undone. Every transaction does
-    the same for its directory before it begins.
+    the same for its directory before it begins. The homes of Sandboxes whose processes were killed are removed, as the
+    next Sandbox would do.
 
     dir: as for Sandbox.transaction(). Default: the same as there.
 
     Raises CommitError for the first commit that can be neither completed nor undone. Nothing of it is lost, and the
     next call tries again.
     """
+    from nsbox._homes.homes import sweep  # seldom needed
+
+    sweep()
     for _, error in transaction_commit.recover(os.path.realpath(named_base(dir))):
         raise error
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class FileTools:
     """Files of one policy, for this process: only what the policy names, even if commands change names meanwhile.
 
-    Paths are as commands see them; relative ones count from the policy's workdir. A path that the policy doesn't allow
-    raises AccessError, which says what is allowed. A missing file raises FileNotFoundError, and so on. Commands can
-    also read system directories; these methods can't.
+    Paths are as commands see them; relative ones count from the policy's workdir, and "~" is HOME in the sandbox. A
+    path that the policy doesn't allow raises AccessError, which says what is allowed. A missing file raises
+    FileNotFoundError, and so on. Commands can also read system directories; these methods can't.
     """
 
     policy: Policy
