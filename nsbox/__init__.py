@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from nsbox._relay.ports import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
-    from nsbox._tools.explain import explain
+    from nsbox._tools.explain import explain, plan
     from nsbox._tools.hints import hints
     from nsbox._tools.verdicts import Hint
     from nsbox._transaction.change import Change
@@ -264,6 +264,7 @@ __all__ = [
     "in_thread",
     "install",
     "list2cmdline",
+    "plan",
     "probe",
     "python_schema",
     "run",
@@ -308,7 +309,7 @@ _HOMES = {
         "Survivor",
         "UnavailableError",
     ),
-    "_tools.explain": ("explain",),
+    "_tools.explain": ("explain", "plan"),
     "_tools.hints": ("hints",),
     "_tools.verdicts": ("Hint",),
     "_executor.errors": ("RemoteError",),

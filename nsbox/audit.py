@@ -4,14 +4,16 @@
 
 Each record goes through the logger nsbox.audit of the standard library's logging. to_file() gives it a file that
 rotates by size and that several processes may share. to_handler() takes any handler of the standard library, such as
-TimedRotatingFileHandler or SysLogHandler. docs/howto/observability.md shows what records look like.
+TimedRotatingFileHandler or SysLogHandler. label() marks the records of a conversation or a tenant.
+docs/howto/observability.md shows what records look like.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from nsbox._audit import redaction
@@ -21,14 +23,27 @@ from nsbox._audit.sinks import AuditError, AuditFile, JsonFormatter
 from nsbox._audit.trail import trail
 from nsbox._base.checks import check_size, check_text
 from nsbox._base.display import type_phrase
+from nsbox._logs import observers
 from nsbox._tools.arguments import check_flags
 
 if TYPE_CHECKING:
     from nsbox._leaks.scrub import Value
 
-__all__ = ["SCHEMA", "AuditError", "JsonFormatter", "close", "lost", "redact", "schema", "to_file", "to_handler"]
+__all__ = [
+    "SCHEMA",
+    "AuditError",
+    "JsonFormatter",
+    "close",
+    "label",
+    "lost",
+    "redact",
+    "schema",
+    "to_file",
+    "to_handler",
+]
 
 _LEAST = 64 << 10  # bytes: a few of the longest records
+_MOST_LABEL = 200  # characters
 
 
 def to_file(
@@ -83,6 +98,26 @@ def to_handler(handler: logging.Handler, *, required: bool = False) -> None:
 def close() -> None:
     """Close all files and handlers. Commands that start from now on have no records."""
     trail.detach()
+
+
+@contextlib.contextmanager
+def label(text: str) -> Iterator[None]:
+    """Return a block, for `with`: records of what it starts, and of its file tools, have this `label`.
+
+    It belongs to the context (contextvars): asyncio tasks that the block starts have it, as well as asyncio.to_thread()
+    and AsyncSandbox. A thread of your own opens a block itself. A command keeps its label until its end, also after the
+    block. In a block within another the inner one counts.
+
+    text: at most 200 characters, such as a conversation's id. Raises ValueError.
+    """
+    check_text("text", text)
+    if len(text) > _MOST_LABEL:
+        raise ValueError(f"text has {len(text)} characters, must have at most {_MOST_LABEL}")
+    token = observers.label.set(text)
+    try:
+        yield
+    finally:
+        observers.label.reset(token)
 
 
 def lost() -> int:

@@ -214,8 +214,9 @@ class Sandbox(Commands, FileTools):
     def update(self, policy: Policy | None = None, *, mode: str | None = None) -> None:
         """Change the policy, the mode, or both, at once, for all commands that start from now on.
 
-        Running commands keep what they have, except for their network list: the new one replaces it, and connections
-        that it doesn't allow end. A new network="none" ends all of them; "host" changes nothing for running commands.
+        Running commands, sessions and tasks keep what they have, except for their network list: the new one replaces
+        it, and connections that it doesn't allow end. A new network="none" ends all of them; "host" changes nothing
+        for them. What began with "none" has no way out, whatever comes later: begin with [] to allow hosts later.
 
         policy: the new one. Default: as before.
         mode: "enabled" or "disabled". Default: as before.

@@ -178,6 +178,8 @@ class Session(Commands, FileTools):
     process ends, so does the session. Threads may share it; in a forked child it is closed.
     """
 
+    _kind = "session"
+
     _keeps: object = None  # the Sandbox that it belongs to, while the session is open
     _relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
 

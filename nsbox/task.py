@@ -70,6 +70,8 @@ class Task(Review, Session):
     workspace: the directory whose changes diff(), patch() and commit() are about, as an absolute path.
     """
 
+    _kind = "task"
+
     def __init__(
         self,
         policy: Policy,
@@ -163,8 +165,10 @@ class Task(Review, Session):
     def _explained(self, why: tuple[Hint, ...], status: int, output: tuple[str, str]) -> tuple[Hint, ...]:
         from nsbox._task.hints import hints_of
 
-        store = self._store
-        return why if store is None else hints_of(why, status, output, self._layers, store.path)
+        store, way = self._store, self._way
+        if store is None or way is None:
+            return why
+        return hints_of(way.policy, why, status, output, self._layers, store.path)
 
     @property
     def read_only(self) -> list[str]:

@@ -42,10 +42,13 @@ from nsbox._transaction.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Any
 
+    from nsbox._calls.call import Call
     from nsbox._filetools.files import Files
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
+    from nsbox._tools.verdicts import Hint
 
 __all__ = ["Change", "Transaction", "recover"]
 
@@ -59,13 +62,17 @@ def recover(dir: str | os.PathLike[str] | None = None) -> None:
     """Finish interrupted commits, and remove what transactions left behind that were never ended.
 
     A commit whose journal was written is completed or, if that is no longer possible, undone. Every transaction does
-    the same for its directory before it begins.
+    the same for its directory before it begins. The homes of Sandboxes whose processes were killed are removed, as the
+    next Sandbox would do.
 
     dir: as for Sandbox.transaction(). Default: the same as there.
 
     Raises CommitError for the first commit that can be neither completed nor undone. Nothing of it is lost, and the
     next call tries again.
     """
+    from nsbox._homes.homes import sweep  # seldom needed
+
+    sweep()
     for _, error in transaction_commit.recover(os.path.realpath(named_base(dir))):
         raise error
 
@@ -126,6 +133,8 @@ class Transaction(Review, Commands, FileTools):
     workspace: the directory, as an absolute path.
     """
 
+    _kind = "transaction"
+
     _keeps: object = None  # the Sandbox that it belongs to
 
     def __init__(
@@ -182,6 +191,17 @@ class Transaction(Review, Commands, FileTools):
             yield GuardedFiles(way.policy, lambda _: ground)
         finally:
             root.close()
+
+    def _call(self, argv: list[str], shown: Any, options: Any) -> Callable[..., Call]:
+        return super()._call(argv, shown, options | {"explain": self._explained})
+
+    def _explained(self, why: tuple[Hint, ...], status: int, output: tuple[str, str]) -> tuple[Hint, ...]:
+        from nsbox._tools.overlays import hints_of
+
+        store, way = self._store, self._way
+        if store is None or way is None:
+            return why
+        return hints_of(way.policy, way.host, why, status, output, workspace=self.workspace, store=store.path)
 
     def _overlaid(self) -> OverlayWay:
         return self._open_way()

@@ -16,7 +16,7 @@ from nsbox._base.display import printable
 
 MOST_LINE = 16_384  # bytes, the line end included
 _BUDGETS = (4096, 1024, 256, 64)  # bytes of a field's texts together, as JSON has them, until the line fits
-_FIXED = ("schema", "event", "time", "process", "seq", "id")
+_FIXED = ("schema", "event", "time", "process", "seq", "id", "label")
 
 
 class _Shape:

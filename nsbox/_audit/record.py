@@ -44,11 +44,11 @@ class Writer:
             self._seq += 1
             return self._process, self._seq
 
-    def head(self, event: str, id: str) -> dict[str, Any]:
-        """Return what every record begins with. id: of the command that it is about; "": of none."""
+    def head(self, event: str, id: str, label: str) -> dict[str, Any]:
+        """Return what every record begins with. id: of the command that it is about; "": of none. label: as id."""
         pid = os.getpid()
         process, seq = self._number(pid)
-        return {
+        head = {
             "schema": SCHEMA,
             "event": event,
             "time": stamp(time.time_ns()),
@@ -57,6 +57,7 @@ class Writer:
             "id": id or None,
             "caller": {"host": _NODE, "pid": pid, "uid": os.getuid(), "euid": os.geteuid(), "gid": os.getgid()},
         }
+        return head | ({"label": redacted(label)} if label else {})
 
 
 def stamp(nanoseconds: int) -> str:
@@ -188,8 +189,10 @@ def noted(event: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {"pid": facts["pid"], "code": redacted(facts["code"])}
     if event == "files":
         paths = [redacted(os.fsdecode(path)) for path in facts["paths"][:MOST_CHANGES]]
+        digest = None if facts["policy"] is None else policies.digest(facts["policy"])
+        whose = {"kind": facts["kind"], "workspace": facts["workspace"], "digest": digest}
         told = {"tool": facts["tool"], "count": len(facts["paths"]), "paths": paths, "cwd": facts["cwd"]}
-        return told | {"error": None if facts["error"] is None else _failure(facts["error"])}
+        return whose | told | {"error": None if facts["error"] is None else _failure(facts["error"])}
     changes = facts["changes"]
     rows = [
         {"kind": kind, "path": redacted(path)} | ({} if old is None else {"old_path": redacted(old)})

@@ -26,9 +26,10 @@ def _object(needed: dict[str, Any], more: dict[str, Any] | None = None) -> dict[
 
 
 _CALLER = _object({"host": _TEXT, "pid": _COUNT, "uid": _COUNT, "euid": _COUNT, "gid": _COUNT})
+_DIGEST: dict[str, Any] = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
 _POLICY = _object(
     {
-        "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+        "digest": _DIGEST,
         "base": {"enum": ["workspace", "host", "layers"]},
         "require": _TEXT,
         "degrade": _TEXTS,
@@ -94,6 +95,9 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "code": ({"pid": _PID, "code": _TEXT}, {}),
     "files": (
         {
+            "kind": {"enum": ["sandbox", "session", "transaction", "task"]},
+            "workspace": _TEXT_OR_NONE,
+            "digest": {**_DIGEST, "type": ["string", "null"]},
             "tool": _TEXT,
             "count": _COUNT,
             "paths": _TEXTS,
@@ -116,7 +120,7 @@ def schema() -> dict[str, Any]:
         "id": {"type": ["string", "null"], "pattern": "^[0-9a-f]{32}$"},
         "caller": _CALLER,
     }
-    marks = {"cut": _TEXTS, "escaped": _TEXTS}
+    marks = {"label": _TEXT, "cut": _TEXTS, "escaped": _TEXTS}
     rows = [
         _object({"event": {"const": event}} | head | needed, more | marks) for event, (needed, more) in EVENTS.items()
     ]

@@ -80,7 +80,7 @@ class Trail:
         for sink in self._sinks:
             if sink.path is not None:
                 self._check_reach(story, sink, sink.path)
-        self._write("start", story.id, record.start(story))
+        self._write("start", story.id, story.label, record.start(story))
         self._open[story.id] = story
 
     def started(self, story: Story) -> None:
@@ -89,35 +89,35 @@ class Trail:
     def refused(self, story: Story, error: BaseException) -> None:
         """Write that a command was not started."""
         self._open.pop(story.id, None)
-        self._write_late("refused", story.id, record.refused(story, error))
+        self._write_late("refused", story.id, story.label, record.refused(story, error))
 
     def ended(self, story: Story) -> None:
         """Write how a command has ended. Raises AuditError, which says how."""
         self._open.pop(story.id, None)
         try:
-            self._write("end", story.id, record.end(story))
+            self._write("end", story.id, story.label, record.end(story))
         except AuditError as error:
             raise AuditError(error.place, error.problem, story.popen.returncode) from None
 
     def note(self, event: str, id: str, facts: Mapping[str, Any]) -> None:
         """Write another event. Raises AuditError for code that is about to run, and for a call of a file tool."""
         write = self._write if event in ("code", "files") else self._write_late
-        write(event, id, record.noted(event, facts))
+        write(event, id, observers.label.get(), record.noted(event, facts))
 
     def _leave(self) -> None:
         """At the interpreter's end, write which commands it hasn't waited for."""
         for story in list(self._open.values()):
-            self._write_late("left", story.id, record.left(story))
+            self._write_late("left", story.id, story.label, record.left(story))
 
     # ---- writing
 
-    def _write(self, event: str, id: str, facts: dict[str, Any]) -> None:
+    def _write(self, event: str, id: str, label: str, facts: dict[str, Any]) -> None:
         """Hand a record to all handlers. Then raise AuditError if one that must have it hasn't."""
         if not (sinks := self._sinks):
             return
         log = logging.getLogger(NAME)
         log.disabled = False  # by a configuration that disables all loggers which it doesn't name
-        level, more = _HOW.get(event, logging.INFO), {"audit": self._writer.head(event, id) | facts}
+        level, more = _HOW.get(event, logging.INFO), {"audit": self._writer.head(event, id, label) | facts}
         told = log.makeRecord(NAME, level, "nsbox", 0, "%s %s", (event, id or "-"), None, extra=more)
         log.handle(told)
         for sink in sinks:
@@ -136,10 +136,10 @@ class Trail:
         sink.lose(problem)
         return problem
 
-    def _write_late(self, event: str, id: str, facts: dict[str, Any]) -> None:
+    def _write_late(self, event: str, id: str, label: str, facts: dict[str, Any]) -> None:
         """Write what has happened already: there is nothing left to refuse."""
         try:
-            self._write(event, id, facts)
+            self._write(event, id, label, facts)
         except AuditError as error:
             logger.error("%s", error)
 

@@ -71,3 +71,11 @@ def type_phrase(value: object) -> str:
 def seconds_phrase(number: float) -> str:
     """Return a number of seconds, such as "1 second" or "2.5 seconds"."""
     return f"{number:g} second" if number == 1 else f"{number:g} seconds"
+
+
+def size_phrase(number: int) -> str:
+    """Return a number of bytes as people write it, such as "50 MiB" and "1.5 GiB"."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if number >= unit:
+            return f"{number / unit:.4g} {name}"
+    return f"{number} byte" if number == 1 else f"{number} bytes"

@@ -23,6 +23,7 @@ from nsbox._calls.record import ToolResult
 from nsbox._calls.token import CancelToken
 from nsbox._lifetime import ends, kills
 from nsbox._logs import observers
+from nsbox._network.network import Network
 from nsbox._paths.resolution import absolute
 from nsbox._tools import arguments, hints
 from nsbox._tools.verdicts import Background, Ending
@@ -144,6 +145,10 @@ class Call:
         """The Popen of the command; None unless it was started."""
         return getattr(self, "_process", None)
 
+    @property
+    def _audit_id(self) -> str | None:
+        return None if self._told is None else self._told.id or None
+
     def cancel(self, *, at_once: bool = False) -> None:
         """Ask for the command to be ended, as after a time limit; any thread may. at_once: without grace time."""
         self._is_cancelled = True
@@ -180,7 +185,9 @@ class Call:
             if isinstance(error, NsboxError) or error.filename is None or error.errno in failure.OWN:
                 raise
             argv = [*self._shells[-1:], *self._argv]
-            return failure.not_started(error, self._policy, argv, self._args, self._cwd, self._began, self._shells)
+            return failure.not_started(
+                error, self._policy, argv, self._args, self._cwd, self._began, self._shells, self._audit_id
+            )
         except BaseException:
             self.inlet.close()
             raise
@@ -255,6 +262,14 @@ class Call:
             process.wait()
         return Ending(self._timeout or 0, by, grace, process.is_in_session, "cancelled" if is_cancelled else "timeout")
 
+    def _policy_now(self) -> Policy:
+        """Return the policy with the network list that is in force now: Sandbox.update() replaces it."""
+        line, policy = self._process._line, self._policy
+        network = None if line is None or line.is_later else line.relay.network
+        if not isinstance(network, Network) or not isinstance(policy.network, Network) or network == policy.network:
+            return policy
+        return policy.with_(network=network)
+
     def _record(self, ending: Ending | None, background: Background | None) -> ToolResult:
         duration = time.monotonic() - self._began
         stdout, stderr = (output.text() for output in self._outputs)
@@ -262,7 +277,7 @@ class Call:
         if ending is not None:
             status = ends.returncode(status, ending.cause)
         why = hints.reasons(
-            self._policy,
+            self._policy_now(),
             status,
             stdout,
             stderr,
@@ -295,4 +310,5 @@ class Call:
             background_output=None if background is None else background.file,
             cancelled=ending is not None and ending.cause == "cancelled",
             network=sandbox.network,
+            audit_id=self._audit_id,
         )

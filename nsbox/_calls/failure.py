@@ -63,6 +63,7 @@ def not_started(
     cwd: str | None,
     began: float,
     shells: tuple[str, ...],
+    audit_id: str | None,
 ) -> ToolResult:
     """Return the result that a shell would give for a program that can't be started.
 
@@ -93,6 +94,7 @@ def not_started(
         timed_out=False,
         duration=time.monotonic() - began,
         why=why,
+        audit_id=audit_id,
     )
 
 

@@ -50,6 +50,7 @@ class ToolResult(Frozen):
         goes there. None if no such process has its streams.
     cancelled: whether it was ended by a CancelToken, by a cancelled asyncio or trio task, or by its handle.
     network: its connections under a network list; empty without one.
+    audit_id: what its audit records and lines of the log have as `id`; None if there are none.
     """
 
     args: Any
@@ -68,6 +69,7 @@ class ToolResult(Frozen):
     background_output: str | None = None
     cancelled: bool = False
     network: NetworkRecord = NetworkRecord()
+    audit_id: str | None = None
 
     @property
     def signal(self) -> str | None:

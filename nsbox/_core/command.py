@@ -6,7 +6,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Literal, Protocol
+    from typing import Any, Literal, Protocol
 
     from nsbox._base.owners import Owner
     from nsbox._core.abi import CData
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         """_relay.relay's: what enforces a network list."""
 
         problem: str
+        network: Any
 
         def line(self) -> Line: ...
         def take(self) -> bool: ...

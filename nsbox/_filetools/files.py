@@ -298,13 +298,18 @@ def is_same(one: os.stat_result, other: os.stat_result) -> bool:
 class Account:
     """The Files of one call, as a context manager. At its end, observers hear of its paths and its error.
 
-    They never hear what is in the files. cwd: where relative paths count from.
+    They never hear what is in the files. whose: more that they hear: a kind, a workspace, a policy, and the cwd that
+    relative paths count from.
     """
 
     def __init__(
-        self, files: contextlib.AbstractContextManager[Files], tool: str, paths: Sequence[Path], cwd: str | None
+        self,
+        files: contextlib.AbstractContextManager[Files],
+        tool: str,
+        paths: Sequence[Path],
+        **whose: object,
     ) -> None:
-        self._files, self._tool, self._paths, self._cwd = files, tool, paths, cwd
+        self._files, self._tool, self._paths, self._whose = files, tool, paths, whose
 
     def __enter__(self) -> Files:
         try:
@@ -325,4 +330,4 @@ class Account:
             self._tell(error)
 
     def _tell(self, error: BaseException | None) -> None:
-        observers.note("files", "", tool=self._tool, paths=self._paths, cwd=self._cwd, error=error)
+        observers.note("files", "", tool=self._tool, paths=self._paths, error=error, **self._whose)

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class FileTools:
     """Files of one policy, for this process: only what the policy names, even if commands change names meanwhile.
 
-    Paths are as commands see them; relative ones count from the policy's workdir, whatever a `cd` did. A path that the
-    policy doesn't allow raises AccessError, which says what is allowed. A missing file raises FileNotFoundError, and so
-    on. Commands can also read system directories; these methods can't.
+    Paths are as commands see them; relative ones count from the policy's workdir, whatever a `cd` did, and "~" is HOME
+    in the sandbox. A path that the policy doesn't allow raises AccessError, which says what is allowed. A missing file
+    raises FileNotFoundError, and so on. Commands can also read system directories; these methods can't.
     """
 
     policy: Policy
+    _kind = "sandbox"  # whose files these are, in audit records
 
     def _files(self) -> contextlib.AbstractContextManager[Files]:
         """Return a context manager that yields the Files for one call."""
@@ -43,9 +44,16 @@ class FileTools:
         """Return the same, and tell observers of it, if there are any. paths: those that the call names."""
         if not observers.active:
             return self._files()
+        import contextlib
+
         from nsbox._filetools.files import Account
 
-        return Account(self._files(), tool, paths, self.policy.workdir)
+        policy = None
+        with contextlib.suppress(ValueError):  # what is over has none: the call says so
+            policy = self.policy
+        cwd = None if policy is None else policy.workdir
+        workspace = getattr(self, "workspace", cwd)
+        return Account(self._files(), tool, paths, kind=self._kind, workspace=workspace, policy=policy, cwd=cwd)
 
     # ---- questions, as those of Policy
 

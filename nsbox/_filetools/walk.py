@@ -52,7 +52,7 @@ def list_files(files: Files, path: Path, pattern: str, max_files: int) -> list[s
 def glob(files: Files, pattern: str, path: Path, max_files: int) -> Paths:
     """Return the newest of the regular files below a directory whose relative paths match a pattern."""
     parts = parts_of(pattern)
-    if pattern.startswith("/") or ".." in parts:
+    if pattern.startswith(("/", "~/")) or ".." in parts:
         raise ValueError(f"pattern is {pattern!r}, must be of paths below `path`: name the directory by path=")
     check_number("max_files", max_files)
     newest: list[tuple[int, str]] = []  # a heap, the oldest on top

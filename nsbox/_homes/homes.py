@@ -260,6 +260,18 @@ def _remove(base: str, name: str) -> None:
         time.sleep(0.01)
 
 
+def sweep() -> None:
+    """Remove the homes of this user's Sandboxes whose processes were killed, as the next Sandbox would."""
+    state = probe().state
+    base = os.path.join(state, HOMES)
+    try:
+        status = os.lstat(base)
+    except OSError:
+        return
+    if state and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+        _sweep(base)
+
+
 def _sweep(base: str) -> None:
     """Remove the homes of Sandboxes whose processes were killed: the locks beside them are free."""
     for entry in os.listdir(base):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         """_popen.story's: one command, as far as it is known."""
 
         id: str
+        label: str
         kind: str
         argv: Sequence[str | bytes]
         program: str | bytes
@@ -91,6 +92,9 @@ class Call:
 
 active: tuple[Observer, ...] = ()
 """The observers, in the order in which they came."""
+
+label: ContextVar[str] = ContextVar("nsbox.label", default="")
+"""What the caller works on now, in its own words, for records."""
 
 call: ContextVar[Call | None] = ContextVar("nsbox.call", default=None)
 """The tool call that starts a command now."""

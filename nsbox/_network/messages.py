@@ -195,6 +195,9 @@ def _not_listed(network: Network, group: list[NetworkEvent], words: _Words) -> s
     entries = list(dict.fromkeys(_entry(event) for event in group if not _is_special(event.address)))[:_MOST_SUBJECTS]
     remedy = f"; {words.add(*entries)}" if entries else ""
     others = _others(network, group[0])
+    if all(_would_allow(network, event) for event in group):
+        were = "weren't" if are_many else "wasn't"
+        return f"{what} {were} in {words.list} when the command tried, and {'are' if are_many else 'is'} now: try again"
     if group[0].port and others:
         listed, has_several = _several(f":{port}" for port in others)
         return f"{what}: only {listed} {'are' if has_several else 'is'} listed{remedy}"
@@ -202,6 +205,14 @@ def _not_listed(network: Network, group: list[NetworkEvent], words: _Words) -> s
     where = f"in {words.list} ({listed})" if listed else f"allowed, since {words.list} lists nothing"
     text = f"{what} {verb} {where}{remedy}"
     return text if group[0].port else f"{text}, or with another port than {HTTPS}"
+
+
+def _would_allow(network: Network, event: NetworkEvent) -> bool:
+    """Return whether the list, which has changed since then, allows what an event is about."""
+    entries = [entry for entry in network.entries if not entry.is_denied and _names(entry, event)]
+    is_udp = event.protocol == "udp"
+    fits = [one for one in entries if not event.port or (one.first <= event.port <= one.last and one.is_udp == is_udp)]
+    return bool(fits) and not _denying(network, event)
 
 
 def _denying(network: Network, event: NetworkEvent) -> str:

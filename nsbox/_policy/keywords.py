@@ -16,6 +16,22 @@ from nsbox._seccomp.filter import Filter
 Path: TypeAlias = str | os.PathLike[str]
 
 
+class Amounts(TypedDict, total=False):
+    """The fields of Limits."""
+
+    memory: int | str | None
+    processes: int | None
+    cpu_seconds: int | None
+    file_size: int | str | None
+    open_files: int | None
+    core_size: int | str | None
+    locked_memory: int | str | None
+    message_queues: int | str | None
+    pending_signals: int | None
+    total_memory: int | str | None
+    cpus: float | None
+
+
 class Layered(TypedDict, total=False):
     """The fields of Policy that layers() takes by name, besides unshare."""
 

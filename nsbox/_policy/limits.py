@@ -8,6 +8,9 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name, re
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Unpack
+
+    from nsbox._policy.keywords import Amounts
 
 
 def _check_cpus(name: str, value: object) -> float:
@@ -74,14 +77,17 @@ class Limits(Frozen):
                 object.__setattr__(self, f.name, check(f"limits.{f.name}", value))
 
     @classmethod
-    def sensible(cls) -> Limits:
+    def sensible(cls, **overrides: Unpack[Amounts]) -> Limits:
         """Return limits that no ordinary build, test or tool reaches, but a runaway command soon does.
 
         4096 processes and threads, files of 16 GiB, 65536 open files per process, no core dumps. The address space has
         no limit, since node, java, Go and sanitizers reserve more than they use; nor has processor time, which long
         work needs. To bound memory, use total_memory, which needs a cgroup.
+
+        overrides: fields with other amounts, or None, as in sensible(total_memory="1G"). Raises PolicyError, and
+        TypeError for an unknown one.
         """
-        return cls(processes=4096, file_size="16G", open_files=65536, core_size=0)
+        return replace(cls(processes=4096, file_size="16G", open_files=65536, core_size=0), **overrides)
 
     def rlimits(self) -> tuple[tuple[str, int], ...]:
         """Return the limits that are set: pairs of a RLIMIT_ name without that prefix, and an amount."""

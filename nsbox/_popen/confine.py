@@ -16,7 +16,7 @@ from nsbox._base.checks import check_bool
 from nsbox._base.errors import AccessError, NsboxError
 from nsbox._lifetime.lifetime import Plain
 from nsbox._policy.policy import Policy
-from nsbox._popen import blocks, popen
+from nsbox._popen import blocks, popen, threads
 from nsbox._spawn.way import Keeper
 
 _plain_fork_exec = _posixsubprocess.fork_exec
@@ -144,6 +144,7 @@ def install(*modules: ModuleType) -> None:
         _is_hooked = True
         popen.Confinable.__name__ = popen.Confinable.__qualname__ = "Popen"  # what repr() shows
         _posixsubprocess.fork_exec = _refused_fork_exec
+        threads.follow()
         sys.addaudithook(_refuse_other_ways)
         os.register_at_fork(after_in_child=blocks.after_fork)
 
@@ -154,11 +155,12 @@ class confined:
         with nsbox.confined(policy):
             library.do_something()
 
-    The policy belongs to the context (contextvars): asyncio tasks that the block starts, asyncio.to_thread() and trio's
-    threads have it too. Other new threads and executors don't, and what they start isn't contained. Have them run
-    contextvars.copy_context().run(function), or say threads=True. A process that such a thread forks, as
-    multiprocessing's pools do, has the policy in any case. While blocks with different policies are open, a thread or
-    fork without one can start nothing.
+    The policy belongs to the context (contextvars). Asyncio tasks, threads and forks that the block starts have it too,
+    for as long as they run. So has what the block submits to a ThreadPoolExecutor, as loop.run_in_executor() does,
+    whenever that pool was made. What other code submits there has not. Not contained are other threads from before the
+    block, even if they work for it, and threads that are made without Python's module threading: for these, say
+    threads=True. What such a thread forks has the policy in any case. While blocks with different policies are open, a
+    thread or fork without one can start nothing.
 
     Calls install(). In the block, other ways to start a program (os.system, os.exec*, os.forkpty, os.posix_spawn, an
     earlier `from subprocess import Popen`, multiprocessing's spawn and forkserver, uvloop's own functions) raise
@@ -166,8 +168,8 @@ class confined:
     decorator: around a coroutine function, it would contain nothing.
 
     policy: a Policy or Sandbox.
-    threads: whether all threads of the process that have no policy have this one while the block is open. Default:
-        False.
+    threads: whether all threads and tasks of the process that have no policy have this one while the block is open,
+        also those that don't work for the block. Default: False.
 
     Raises TypeError for any other policy, and PolicyError if threads isn't a bool.
     """

@@ -27,7 +27,7 @@ _LONGEST = 200  # letters of a program's name in a log
 class Story:
     """One command, as far as it is known.
 
-    id: 32 hex digits, random.
+    id: 32 hex digits, random. label: what the caller says it is for; "": nothing.
     kind: what started it: "command", "session", "transaction", "task", "python", "kernel" or "interpreter". "sandbox":
         a Sandbox that can't be made ready.
     argv, program: as Popen got them. cwd: the directory that it starts in.
@@ -39,7 +39,7 @@ class Story:
     """
 
     def __init__(self, args: Any, kind: str) -> None:
-        self.id = os.urandom(16).hex()
+        self.id, self.label = os.urandom(16).hex(), observers.label.get()
         self.kind = kind
         self.popen: Any = None
         self.pid: int | None = None

@@ -11,38 +11,37 @@ import re
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
+from nsbox._tools import space
 from nsbox._tools.verdicts import Hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from nsbox._policy.policy import Policy
     from nsbox._task.layers import Layers
 
 _READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
 _DENIED = re.compile(r"[Pp]ermission denied|EACCES")
-_FULL = re.compile(r"No space left on device|ENOSPC|Disk quota exceeded|EDQUOT")
 _PATH = re.compile("/[^\\s:;,()<>|&'\"`\u2018\u2019\u201c\u201d]{1,1024}")
 _CHARS = 1 << 16  # at the end of each stream
-_LITTLE = 1 << 20  # bytes: fewer are a full file system
 _MOST_NAMED = 6
 
 
 def hints_of(
-    why: tuple[Hint, ...], status: int, output: tuple[str, str], layers: Layers, store: str
+    policy: Policy, why: tuple[Hint, ...], status: int, output: tuple[str, str], layers: Layers, store: str
 ) -> tuple[Hint, ...]:
     """Return the hints for a command of a task.
 
-    why: those for its policy. status: its exit status. output: what it has printed. store: the task's directory.
+    policy: the task's. why: the hints for it. status: the exit status. output: what the command has printed.
+    store: the task's directory.
     """
+    why = space.replaced(why, policy, status, output, store)
     if status == 0:
         return why
     lines = [line for text in output for line in text[-_CHARS:].splitlines()]
     kept = [hint for hint in why if not _is_about_overlay(hint, layers)]
-    return tuple(
-        dict.fromkeys(
-            [*kept, *_managed(lines), *_denied(lines, layers, kept), *_closed(lines, layers), *_full(lines, store)]
-        )
-    )
+    more = [*_managed(lines), *_denied(lines, layers, kept), *_closed(lines, layers)]
+    return tuple(dict.fromkeys([*kept, *more]))
 
 
 def _is_about_overlay(hint: Hint, layers: Layers) -> bool:
@@ -105,19 +104,3 @@ def _closed(lines: Sequence[str], layers: Layers) -> Iterator[Hint]:
             "/ and what is made on the way to those is read-only: name a directory in write=",
         )
         return
-
-
-def _full(lines: Sequence[str], store: str) -> Iterator[Hint]:
-    if not any(_FULL.search(line) for line in lines):
-        return
-    try:
-        status = os.statvfs(store)
-    except OSError:
-        return
-    left = status.f_bavail * status.f_frsize
-    if left < _LITTLE or (status.f_files and status.f_favail < 1):
-        yield Hint(
-            "no-space",
-            f"the file system of {printable(store)}, which keeps what a task's commands write, is full: {left} bytes "
-            "are left; make room there, drop snapshots, or begin a task with dir= on a larger one",
-        )

@@ -1,4 +1,4 @@
-"""explain(): what a policy amounts to on a machine, as text."""
+"""plan() and explain(): what a policy amounts to on a machine, as a value and as text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ from nsbox._plan.sbpl import Seatbelt
 from nsbox._policy.policy import Policy
 from nsbox._policy.variables import CERTIFICATES, PROXIES
 from nsbox._spawn.environment import Environment
+
+
+def plan(policy: Policy, host: Host | None = None) -> Plan:
+    """Return the Plan for this policy, without starting anything: what is enforced, what is `lost`, and how.
+
+    policy: the Policy.
+    host: the facts of another machine. Default: None, for this one's.
+
+    Raises UnavailableError if no backend can carry the policy out there.
+    """
+    return _backends.compile_policy(policy, host_for(policy) if host is None else host)
 
 
 def explain(policy: Policy, host: Host | None = None) -> str:

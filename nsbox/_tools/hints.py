@@ -18,7 +18,7 @@ from nsbox._network.log import NetworkRecord
 from nsbox._network.network import Network
 from nsbox._policy.policy import Policy
 from nsbox._tools import shell as tools_shell
-from nsbox._tools import symptoms
+from nsbox._tools import space, symptoms
 from nsbox._tools.verdicts import Ending, Hint, ended, limited, network_hints
 from nsbox._tools.view import view
 
@@ -125,7 +125,11 @@ def reasons(
         return () if shell is None else tuple(dict.fromkeys(_on_the_way(policy, stderr, cwd, network)))
     seen = view(policy)
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
-    found = [*ended(policy, status, usage, ending), *limited(policy, text)]
+    start = cwd or policy.workdir or "/"
+    found = list(ended(policy, status, usage, ending))
+    known = " ".join(hint.message for hint in found)
+    found += [hint for hint in limited(policy, text) if re.findall(r"limits\.\w+", hint.message)[0] not in known]
+    found += space.full(seen, text, start)
     wish: object = policy.network
     if isinstance(wish, Network):
         hints = network_hints(wish, network.events)
@@ -136,7 +140,6 @@ def reasons(
         found.append(Hint(*symptoms.program(seen, missing)))
     if (ending is not None or not text.strip()) and symptoms.wants_network(policy, line):  # or curl -s
         found.append(Hint("network", f"the command may have wanted the network: {symptoms.OFF}"))
-    start = cwd or policy.workdir or "/"
     found += _paths(seen, text, start)
     if not any(hint.kind in ("outside", "read-only") for hint in found):
         found += [Hint(*row) for row in [symptoms.in_home(seen, text)] if row is not None]
@@ -162,16 +165,19 @@ def _on_the_way(policy: Policy, stderr: str, cwd: str | None, network: NetworkRe
     It is what programs complain of to stderr. A program that does without a file, or a host, says nothing of that.
     """
     lines = stderr[-_CHARS:].splitlines()[-_LINES:]
+    text, start = "\n".join(lines), cwd or policy.workdir or "/"
+    yield from limited(policy, text)
+    yield from space.full(view(policy), text, start)
     refused = "\n".join(line for line in lines if READ_ONLY.search(line) or DENIED.search(line))
     if refused:
-        found = _paths(view(policy), refused, cwd or policy.workdir or "/")
+        found = _paths(view(policy), refused, start)
         yield from (hint for hint in found if hint.kind in ("outside", "read-only"))
     yield from limited(policy, "\n".join(lines))
     if isinstance(policy.network, Network):
         if any(symptoms.NETWORK.search(line) or symptoms.UNREACHED.search(line) for line in lines):
             yield from network_hints(policy.network, network.events)
     else:
-        yield from (Hint(*row) for row in symptoms.network(policy, "\n".join(lines)))
+        yield from (Hint(*row) for row in symptoms.network(policy, text))
 
 
 def _profile(policy: Policy) -> str:

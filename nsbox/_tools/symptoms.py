@@ -12,7 +12,9 @@ import re
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
+from nsbox._lookup.host import host_for
 from nsbox._paths.resolution import links_on
+from nsbox._spawn.prepare import prepare
 from nsbox._tools import shell as tools_shell
 
 if TYPE_CHECKING:
@@ -224,6 +226,12 @@ def program(seen: View, name: str) -> tuple[str, str]:
     if path is None:
         return "missing-program", none
     if not seen.problem(path, write=False)[1]:
+        if os.path.dirname(path) in _path_inside(seen.policy):
+            removed = "an earlier command may have removed it, or this one has set PATH"
+            return (
+                "missing-program",
+                f"{name!r} is {printable(path)} outside, and the command hasn't found it: {removed}",
+            )
         return "missing-program", f"{name!r} is {printable(path)} in the sandbox, which isn't in PATH: call it by that"
     led = by_link(seen, path, [one for one in _directories(path) if seen.problem(one, write=False)[1]])
     if led is not None:
@@ -234,6 +242,11 @@ def program(seen: View, name: str) -> tuple[str, str]:
         f"{name!r} is at {printable(path)} outside, and not in the sandbox: add read=[{printable(read)}] and call it "
         f"by that path, or give {printable(os.path.dirname(path))} as tools_bin",
     )
+
+
+def _path_inside(policy: Policy) -> list[str]:
+    """Return the directories in which the sandbox looks for programs."""
+    return prepare(policy, host_for(policy)).environment.directories()
 
 
 def _homes() -> list[str]:

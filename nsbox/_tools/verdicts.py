@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import signal
 
-from nsbox._base.display import seconds_phrase
+from nsbox._base.display import seconds_phrase, size_phrase
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._lifetime.usage import reaches
 from nsbox._network.messages import messages
@@ -45,6 +45,7 @@ LIMITS = (
     ("open_files", re.compile(r"Too many open files|EMFILE")),
     ("file_size", re.compile(r"File too large|[Ff]ile size limit exceeded|EFBIG")),
 )
+_SIZES = {"memory", "file_size", "total_memory"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
 _BY_SHELL = 128  # plus the number of a signal: the status of a shell whose command it has killed
 
@@ -146,7 +147,7 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
         if policy.limits.memory is not None:
             yield Hint(
                 "limit",
-                f"it may have run out of memory and crashed: limits.memory={policy.limits.memory} bounds the addresses "
+                f"it may have run out of memory and crashed: {_amount(policy, 'memory')} bounds the addresses "
                 "of each process, and many programs reserve more than they use; limits.total_memory counts what is "
                 "used",
             )
@@ -160,8 +161,7 @@ def _used_up(policy: Policy) -> Hint:
 
 def _limit(policy: Policy, name: str, of_caller: str) -> str:
     """Say which limit it was: the policy's, or one that the command has from the caller."""
-    value = getattr(policy.limits, name)
-    return f"the caller's own limit: {of_caller}" if value is None else f"limits.{name}={value}"
+    return f"the caller's own limit: {of_caller}" if getattr(policy.limits, name) is None else _amount(policy, name)
 
 
 def _killed(policy: Policy, usage: Usage | None) -> Hint:
@@ -171,7 +171,7 @@ def _killed(policy: Policy, usage: Usage | None) -> Hint:
         if not usage.oom_kills and reaches(usage.user + usage.system, limits.cpu_seconds):
             return _used_up(policy)
         if usage.oom_kills or (usage.cause == "limit" and limits.total_memory is not None):
-            return Hint("limit", f"all together used too much memory (limits.total_memory={limits.total_memory})")
+            return Hint("limit", f"all together used too much memory ({_amount(policy, 'total_memory')})")
     seen = "" if usage is None else "no limit of the policy is seen to be reached, but "
     text = "it was killed by SIGKILL: it may have sent that itself, or another process did"
     return Hint("killed", f"{text}; {seen}perhaps this machine is short of memory")
@@ -180,14 +180,14 @@ def _killed(policy: Policy, usage: Usage | None) -> Hint:
 def limited(policy: Policy, text: str) -> Iterator[Hint]:
     """Yield a hint for each limit that the output speaks of."""
     for name, pattern in LIMITS:
-        value = getattr(policy.limits, name)
-        if value is not None and pattern.search(text):
-            yield Hint("limit", f"a limit may have been reached: limits.{name}={value}")
-    if policy.tmp_size is not None and "No space left on device" in text:
-        yield Hint(
-            "no-space",
-            f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong in the workspace",
-        )
+        if getattr(policy.limits, name) is not None and pattern.search(text):
+            yield Hint("limit", f"a limit may have been reached: {_amount(policy, name)}")
+
+
+def _amount(policy: Policy, name: str) -> str:
+    """Return a limit of the policy's as people write it, such as "limits.file_size=50 MiB"."""
+    value = getattr(policy.limits, name)
+    return f"limits.{name}={size_phrase(int(value)) if name in _SIZES else value}"
 
 
 def network_hints(network: Network, events: Sequence[NetworkEvent], words: str = "network=") -> tuple[Hint, ...]:

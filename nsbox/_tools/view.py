@@ -141,15 +141,24 @@ class View:
         return [dest for dest in self._mounts if is_inside(dest, inside)]
 
     def absolute(self, path: str | os.PathLike[str]) -> str:
-        """Return an absolute path; a relative one counts from where commands start.
+        """Return an absolute path; a relative one counts from where commands start, "~" is their home.
 
         Raises ValueError for a path that no file can have, and AccessError for one that is too long.
         """
         text = check_path("path", path)
+        if text == "~" or text.startswith("~/"):  # as in a shell's line
+            text = self._home() + text[1:]
         path = absolute(os.path.join(self.policy.workdir or "", text))
         if len(os.fsencode(path)) > _MOST_BYTES:
             raise AccessError(f"{text[:60]}...", f"has more than {_MOST_BYTES} bytes")
         return path
+
+    def _home(self) -> str:
+        """Return HOME of commands."""
+        from nsbox._spawn.prepare import prepare  # seldom needed
+
+        environment = prepare(self.policy, host_for(self.policy)).environment.variables(dict(os.environ))
+        return environment.get("HOME") or "/"
 
     def walk(self, path: str | os.PathLike[str]) -> Walk:
         """Return the walk along a path that a command would make."""

@@ -35,6 +35,7 @@ from nsbox._transaction.holder import Holder, check, host_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
@@ -163,6 +164,11 @@ class OverlayWay(Way):
     def exists(self, path: str) -> bool:
         """Return whether commands see something at a path."""
         return is_seen(path, self._uppers)
+
+    @property
+    def host(self) -> Host:
+        """The machine as its commands meet it: they have the caller's ids."""
+        return self._holder.host
 
     @contextlib.contextmanager
     def at_rest(self, where: str | None = None) -> Iterator[None]:

@@ -108,6 +108,21 @@ with nsbox.Sandbox(empty()) as box, box.session() as session:
     assert client(PRELUDE + code) == [recorded, "203.0.113.1 hi []", recorded, recorded]
 
 
+def test_hints_follow_the_list(client: Client) -> None:
+    """A session's hint names the list that is in force now, not the one that the session began with."""
+    code = """
+line = f"{sys.executable} -S -P - <<'EOF'\\n{ASK}\\nsys.exit(ask('a.example', 80) == -2)\\nEOF"
+with nsbox.Sandbox(policy("a.example:80")) as box:
+    with box.session() as session:
+        print(*session.shell(line).why)
+        box.update(empty())
+        print(*session.shell(line).why)
+"""
+    found = client(PRELUDE + code)
+    told = "a.example isn't allowed, since network= lists nothing; add 'a.example:443', or with another port than 443"
+    assert found == ["", told]
+
+
 RUN = """
 def nsbox_run(*options):
     command = [sys.executable, "-P", "-m", "nsbox", "run", "--net-log", "../log", *options]

@@ -299,6 +299,14 @@ def test_what_worked_later() -> None:
     assert len(messages(NET, [event("refused", "asked"), event("allowed", "asked")])) == 1
 
 
+def test_a_list_that_has_changed() -> None:
+    """What was refused, and would be allowed by now, isn't said to be missing in the list."""
+    again = "packages.example wasn't in network= when the command tried, and is now: try again"
+    assert said(lookup("refused", "not-listed", "packages.example")) == again
+    assert said(event("refused", "not-listed", "packages.example")) == again.replace(" wasn't", ":443 wasn't")
+    assert "only :443 is listed" in said(event("refused", "not-listed", "packages.example", 80))
+
+
 def test_no_trouble() -> None:
     """What was allowed, what ended in order, and what a client outside did at a published port, isn't told."""
     quiet = [

@@ -16,7 +16,7 @@ policy = nsbox.Policy.workspace(
     ".", network="host", shell_path="/bin/sh", read=["/opt"], env={"A": "b"}, limits=nsbox.Limits(cpu_seconds=1)
 )
 policy = policy.with_(network="none", deny=[".env"], tmp_size="64M")
-policy = policy.with_(network="public")
+policy = policy.with_(network="public", limits=nsbox.Limits.sensible(processes=20, file_size="1G", cpus=None))
 policy = nsbox.Policy.workspace(".", network=["api.example:443", "!gist.example"])
 policy = nsbox.Policy.layers(nsbox.RoBind("/", "/"), network=("api.example",))
 policy = policy.with_(network=nsbox.Network(allow=["*.api.example"], deny=("x.api.example",), tls="off", bytes="1G"))

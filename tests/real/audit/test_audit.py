@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -9,6 +10,7 @@ import logging.handlers
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -401,6 +403,11 @@ def test_file_tools(policy: Policy, log: Path) -> None:
     ]
     errors = [one["error"] and one["error"]["type"] for one in told]
     assert errors == [None, None, None, None, "nsbox.AccessError", "FileNotFoundError", None]
+    assert {one["workspace"] for one in told} == {work}
+    assert [one["kind"] for one in told] == ["sandbox"] * 6 + ["session"]
+    with nsbox.Sandbox(policy) as box:
+        box.exec("true")
+    assert {one["digest"] for one in told} == {records(log)[-2]["policy"]["digest"]}
     assert "contents" not in log.read_text()
 
 
@@ -411,7 +418,90 @@ def test_file_tools_of_a_task(policy: Policy, log: Path) -> None:
         task.write("a.txt", "")
     with nsbox.Sandbox(policy) as box, box.transaction() as transaction:
         transaction.write("b.txt", "")
-    assert [record["paths"] for record in records(log) if record["event"] == "files"] == [["a.txt"], ["b.txt"]]
+    with pytest.raises(ValueError):
+        transaction.read("b.txt")
+    told = [record for record in records(log) if record["event"] == "files"]
+    assert [record["paths"] for record in told] == [["a.txt"], ["b.txt"], ["b.txt"]]
+    assert [record["kind"] for record in told] == ["task", "transaction", "transaction"]
+    assert [record["workspace"] for record in told] == [policy.write[0]] * 3
+    assert [record["digest"] is None for record in told] == [False, False, True]
+
+
+# ---- whose records
+
+
+def test_labels(policy: Policy, log: Path) -> None:
+    """Records of what a block starts have its label, also the end after the block; the inner one counts."""
+    nsbox.audit.to_file(log)
+    with nsbox.Sandbox(policy) as box, box.session() as session:
+        with nsbox.audit.label("conversation 7"):
+            box.write("a", "")
+            session.shell("exit 3")
+            job = session.background("cat", open_stdin=True)
+            with nsbox.audit.label("inner"):
+                session.exec("no-such-program")
+            with box.transaction() as transaction:
+                transaction.write("b", "")
+                transaction.commit()
+        job.send_eof()
+        job.wait()
+        box.exec("true")
+    told = [(one["event"], one.get("label")) for one in records(log)]
+    seven = "conversation 7"
+    assert told == [
+        ("files", seven),
+        *[("start", seven), ("end", seven), ("start", seven)],
+        *[("start", "inner"), ("refused", "inner")],
+        *[("files", seven), ("commit", seven)],
+        ("end", seven),
+        *[("start", None), ("end", None)],
+    ]
+
+
+def test_labels_of_tasks_and_pools(policy: Policy, log: Path) -> None:
+    """Labels of asyncio's tasks, of to_thread() and of pool.map() don't mix; a new thread has none."""
+    nsbox.audit.to_file(log)
+
+    async def turn(box: nsbox.AsyncSandbox, name: str) -> None:
+        with nsbox.audit.label(name):
+            await asyncio.gather(box.shell(f"echo {name}"), asyncio.to_thread(nsbox.run, ["true", name], policy=policy))
+            await box.write(name, "")
+
+    async def main() -> None:
+        async with nsbox.AsyncSandbox(policy) as box:
+            await asyncio.gather(turn(box, "a"), turn(box, "b"))
+
+    asyncio.run(main())
+    with nsbox.audit.label("c"):
+        thread = threading.Thread(target=lambda: nsbox.run(["true", "none"], policy=policy))
+        thread.start()
+        thread.join()
+    found = [(one["label"], one["argv"][-1][-1]) for one in records(log) if one["event"] == "start" and "label" in one]
+    assert sorted(found) == [("a", "a"), ("a", "a"), ("b", "b"), ("b", "b")]
+    ends = [one.get("label") for one in records(log) if one["event"] == "end"]
+    assert sorted(ends, key=str) == [None, "a", "a", "b", "b"]
+    assert sorted((one["label"], one["paths"]) for one in records(log) if one["event"] == "files") == [
+        ("a", ["a"]),
+        ("b", ["b"]),
+    ]
+
+
+def test_wrong_labels(log: Path) -> None:
+    """A label is some text, and not too long."""
+    for wrong in (7, "", "x" * 201, "\0"):
+        with pytest.raises(ValueError), nsbox.audit.label(wrong):  # type: ignore[arg-type]
+            pass
+
+
+def test_a_result_and_its_records(policy: Policy, log: Path) -> None:
+    """A ToolResult has the id of its records, also if nothing could be started; without records it has none."""
+    with nsbox.Sandbox(policy) as box:
+        assert box.shell("true").audit_id is None
+        nsbox.audit.to_file(log)
+        done, missing = box.shell("exit 3"), box.exec("no-such-program")
+    found = records(log)
+    assert {one["event"] for one in found if one["id"] == done.audit_id} == {"start", "end"}
+    assert [one["event"] for one in found if one["id"] == missing.audit_id] == ["start", "refused"]
 
 
 def test_file_tools_without_a_record(policy: Policy) -> None:

@@ -6,7 +6,6 @@ starts a command by subprocess and says whether that is in a sandbox; outside of
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,7 +150,7 @@ report([*asyncio.run(main()), where()])
 
 
 def test_threads(child: Child) -> None:
-    """asyncio.to_thread() and a copied context carry the policy; another thread has none, as confined() says."""
+    """A thread that the block starts is contained, also after the block, and so is a thread of that thread's."""
     code = """
 def in_thread(function):
     seen = []
@@ -160,12 +159,83 @@ def in_thread(function):
     thread.join()
     return seen[0]
 
+class Own(threading.Thread):
+    def run(self):
+        go.wait()
+        self.seen = where()
+
+go, later = threading.Event(), Own()
+seen = [in_thread(where)]
 with nsbox.confined(policy):
     context = contextvars.copy_context()
-    report([asyncio.run(asyncio.to_thread(where)), in_thread(lambda: context.run(where)), in_thread(where), where()])
+    seen += [asyncio.run(asyncio.to_thread(where)), in_thread(lambda: context.run(where)), in_thread(where), where()]
+    seen += [in_thread(lambda: in_thread(where))]
+    later.start()
+go.set()
+later.join()
+report([*seen, later.seen, "run" in vars(later), in_thread(where)])
 """
-    inherits = bool(getattr(sys.flags, "thread_inherit_context", False))  # Python 3.14, where that is asked for
-    assert child(code) == ["in", "in", "in" if inherits else "out", "in"]
+    assert child(code) == ["out", "in", "in", "in", "in", "in", "in", False, "out"]
+
+
+def test_a_thread_that_ran_before(child: Child) -> None:
+    """A thread from before the block, with work of its own, is contained with threads=True only."""
+    code = """
+import queue
+asked, told = queue.SimpleQueue(), queue.SimpleQueue()
+
+def serve():
+    while asked.get():
+        told.put(where())
+
+thread = threading.Thread(target=serve)
+thread.start()
+seen = []
+for all_threads in (False, True):
+    with nsbox.confined(policy, threads=all_threads):
+        asked.put(True)
+        seen.append(told.get())
+asked.put(False)
+thread.join()
+report(seen)
+"""
+    assert child(code) == ["out", "in"]
+
+
+def test_pools_of_threads(child: Child) -> None:
+    """Work belongs to the code that submits it, whoever made the pool, and whose submission started its thread."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+seen = []
+with ThreadPoolExecutor(1) as before:
+    seen.append(before.submit(where).result())
+    with nsbox.confined(policy), ThreadPoolExecutor(1, initializer=lambda: seen.append(where())) as made_here:
+        seen += [before.submit(where).result(), made_here.submit(where).result(), *before.map(lambda _: where(), "a")]
+        seen.append("os.system" in refused(lambda: before.submit(os.system, "touch made").result()))
+    seen.append(before.submit(where).result())
+with ThreadPoolExecutor(1) as started_inside:
+    with nsbox.confined(policy):
+        started_inside.submit(where).result()
+    seen.append(started_inside.submit(where).result())
+report([*seen, os.path.exists("made")])
+"""
+    assert child(code) == ["out", "in", "in", "in", "in", True, "out", "out", False]
+
+
+def test_run_in_executor(child: Child) -> None:
+    """asyncio's own pool, whose thread may be from before the block, does the block's work contained."""
+    code = """
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(__import__("concurrent.futures").futures.ThreadPoolExecutor(1))
+    seen = [await loop.run_in_executor(None, where)]
+    with nsbox.confined(policy):
+        seen.append(await loop.run_in_executor(None, where))
+    return [*seen, await loop.run_in_executor(None, where)]
+
+report(asyncio.run(main()))
+"""
+    assert child(code) == ["out", "in", "out"]
 
 
 def test_a_block_in_a_thread(child: Child) -> None:
@@ -224,11 +294,15 @@ def shown(_=None):
 
 
 def test_later_workers_of_a_pool(child: Child) -> None:
-    """Workers that the pool's thread forks to replace others have the policy: each after one task, or one killed."""
+    """Workers that a pool's thread forks to replace others have the policy, even if the pool is from before the block."""
     code = (
         POOLS
         + """
+earlier = context.Pool(2, maxtasksperchild=1)
 with nsbox.confined(policy):
+    with earlier:
+        earlier.map(told, range(4), chunksize=1)  # the last of those from before
+        by_earlier = set(earlier.map(told, range(12), chunksize=1))
     with context.Pool(2, maxtasksperchild=1) as pool:
         one_task = set(pool.map(told, range(12), chunksize=1))
     with context.Pool(2) as pool:
@@ -241,10 +315,10 @@ with nsbox.confined(policy):
             pids.add(pool.apply(os.getpid))
     with ProcessPoolExecutor(2, mp_context=context) as executor:
         by_executor = set(executor.map(told, range(6)))
-report([sorted(one_task), sorted(seen), sorted(by_executor), where()])
+report([sorted(by_earlier), sorted(one_task), sorted(seen), sorted(by_executor), where()])
 """
     )
-    assert child(code) == [["in"], ["in"], ["in"], "out"]
+    assert child(code) == [["in"], ["in"], ["in"], ["in"], "out"]
 
 
 def test_control_a_thread_has_no_policy(child: Child) -> None:
@@ -253,23 +327,24 @@ def test_control_a_thread_has_no_policy(child: Child) -> None:
         POOLS
         + """
 from nsbox._popen import blocks as _blocks
+pool = context.Pool(2, maxtasksperchild=1)
 with nsbox.confined(policy):
     _blocks.opened.clear()
-    with context.Pool(2, maxtasksperchild=1) as pool:
+    with pool:
         report(sorted(set(pool.map(told, range(12), chunksize=1))))
 """
     )
-    assert child(code) == ["in", "out"]
+    assert child(code) == ["out"]
 
 
 def test_workers_while_several_blocks_are_open(child: Child) -> None:
-    """With blocks of different policies a later worker can start nothing; with those of the same policy it is contained."""
+    """With blocks of different policies, a later worker of an earlier pool can start nothing; with one policy it can."""
     code = (
         POOLS
         + """
 other, seen = policy.with_(env={"X": "1"}), []
 for inner in (policy, other):
-    with nsbox.confined(policy), context.Pool(1, maxtasksperchild=1) as pool:
+    with context.Pool(1, maxtasksperchild=1) as pool, nsbox.confined(policy):
         with nsbox.confined(inner):
             pool.map(told, range(4), chunksize=1)  # the last of those from before
             seen.append(sorted(set(pool.map(told, range(4), chunksize=1))))
@@ -279,12 +354,26 @@ report(seen)
     assert child(code) == [["in"], ["refused"]]
 
 
+def test_workers_of_the_outer_block(child: Child) -> None:
+    """A pool that a block has made keeps the policy of that block, whatever blocks are open later."""
+    code = (
+        POOLS
+        + """
+with nsbox.confined(policy.with_(env={"WHO": "outer"})), context.Pool(1, maxtasksperchild=1) as pool:
+    with nsbox.confined(policy.with_(env={"WHO": "inner"})):
+        report(sorted(set(pool.map(shown, range(4), chunksize=1))))
+"""
+    )
+    assert child(code) == ["outer"]
+
+
 def test_a_fork_of_another_thread(child: Child) -> None:
-    """What a thread outside of the block forks while it is open has its policy; what it starts itself doesn't."""
+    """What a thread from before the block forks while it is open has its policy; what it starts itself doesn't."""
     code = (
         POOLS
         + """
 def run():
+    go.wait()
     process = context.Process(target=lambda: queue.put((told(), in_thread(told))))
     process.start()
     seen.append(where())
@@ -297,41 +386,52 @@ def in_thread(function):
     thread.join()
     return found[0]
 
-queue, seen = context.SimpleQueue(), []
+queue, seen, go = context.SimpleQueue(), [], threading.Event()
+thread = threading.Thread(target=run)
+thread.start()
 with nsbox.confined(policy):
-    thread = threading.Thread(target=run)
-    thread.start()
+    go.set()
     thread.join()
 report([*queue.get(), *seen])
 """
     )
-    inherits = bool(getattr(sys.flags, "thread_inherit_context", False))
-    assert child(code)[::2] == ["in", "in" if inherits else "out"]
+    assert child(code) == ["in", "in", "out"]
 
 
 def test_all_threads(child: Child) -> None:
-    """With threads=True other threads have the policy while the block is open, but those with one of their own."""
+    """With threads=True threads from before the block have its policy while it is open, unless they have their own."""
     code = (
         POOLS
         + """
-from concurrent.futures import ThreadPoolExecutor
+import queue
 mine, other = policy.with_(env={"WHO": "mine"}), policy.with_(env={"WHO": "other"})
+asked, told = queue.SimpleQueue(), queue.SimpleQueue()
+
+def serve():
+    while work := asked.get():
+        told.put(work())
+
+def ask(work):
+    asked.put(work)
+    return told.get()
 
 def own():
     with nsbox.confined(other):
         return shown()
 
-executor = ThreadPoolExecutor(1)
-seen = [executor.submit(shown).result()]
+thread = threading.Thread(target=serve)
+thread.start()
+seen = [ask(shown)]
 with nsbox.confined(mine, threads=True):
-    seen += [executor.submit(shown).result(), executor.submit(own).result(), executor.submit(shown).result()]
-    seen += ["os.system" in refused(lambda: executor.submit(os.system, "touch made").result())]
+    seen += [ask(shown), ask(own), ask(shown)]
+    seen += ["os.system" in ask(lambda: refused(os.system, "touch made"))]
     with nsbox.confined(other, threads=True):
-        seen += [shown(), executor.submit(shown).result()]
+        seen += [shown(), ask(shown)]
     with nsbox.confined(other):
-        seen += [shown(), executor.submit(shown).result()]
-seen += [executor.submit(shown).result(), os.path.exists("made")]
-executor.shutdown()
+        seen += [shown(), ask(shown)]
+seen += [ask(shown), os.path.exists("made")]
+asked.put(None)
+thread.join()
 report(seen)
 """
     )

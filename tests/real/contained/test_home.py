@@ -158,6 +158,23 @@ def test_of_a_caller_that_was_killed(workspace: Path, homes: Path) -> None:
         assert len([path for path in homes.iterdir() if path.is_dir()]) == 1
 
 
+def test_recovered(workspace: Path, homes: Path) -> None:
+    """recover() removes it too, with no Sandbox and no transaction, and leaves that of a process that lives."""
+    code = (
+        "import nsbox, sys, os, signal\n"
+        "box = nsbox.Sandbox(nsbox.Policy.workspace(sys.argv[1])); box.shell('echo token > ~/.netrc')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    nsbox.transaction.recover()  # without any home it is no error
+    with Sandbox(Policy.workspace(workspace)) as alive:
+        alive.shell("echo mine > ~/.netrc")
+        subprocess.run([sys.executable, "-P", "-c", code, str(workspace)], check=False)
+        assert len(list(homes.glob("*/.netrc"))) == 2
+        nsbox.transaction.recover()
+        assert [path.read_text() for path in homes.glob("*/.netrc")] == ["mine\n"]
+        assert len([path for path in homes.iterdir() if path.is_dir()]) == 1
+
+
 def test_unclosed(workspace: Path, homes: Path) -> None:
     """A program that ends without a word leaves no home."""
     code = "import nsbox, sys\nbox = nsbox.Sandbox(nsbox.Policy.workspace(sys.argv[1])); box.run(['touch', 'x'])"

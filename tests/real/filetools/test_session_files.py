@@ -27,6 +27,47 @@ def said(s: Session, command: str) -> str:
 
 
 @pytest.mark.vm
+def test_home(s: Session) -> None:
+    """~ is HOME, as in a shell's line, for each tool; a file of that name has another spelling."""
+    s.write("~/.rc", "one\n")
+    assert said(s, "cat ~/.rc; ls -A | grep '~' || true") == "one\n"
+    said(s, "mkdir -p ~/d; echo two > ~/d/x")
+    assert (s.read("~/d/x"), s.read_lines("~/d/x").text, s.list_files("~")) == (
+        "two\n",
+        "     1\ttwo\n",
+        [".rc", "d/x"],
+    )
+    assert s.glob("*", "~/d").paths == ("~/d/x",) and s.read(s.grep("two", "~").matches[0].path) == "two\n"
+    s.edit("~/d/x", "two", "2")
+    s.append("~/d/x", "3\n")
+    s.copy("~/d/x", "~/y")
+    s.move("~/y", "~/z")
+    s.delete("~/.rc")
+    assert said(s, "cat ~/z; ls -A ~") == "2\n3\nd\nz\n"
+    assert nsbox.call_tool(s, "read_lines", {"path": "~/z"})["text"] == "     1\t2\n     2\t3\n"
+    with pytest.raises(ValueError, match="below"):
+        s.glob("~/*")
+    s.write("./~/own", "a directory of that name\n")
+    s.write("~backup", "another name\n")
+    assert said(s, "ls -A | grep '~'") == "~\n~backup\n"
+
+
+@pytest.mark.vm
+def test_home_of_a_sandbox(policy: Policy) -> None:
+    """Its tools reach what the policy names: a home that is the workspace or a named one, and no directory "~"."""
+    workspace = Path(policy.write[0])
+    with Sandbox(policy) as box, pytest.raises(AccessError, match=r"^~/x is in no directory that the policy names"):
+        box.write("~/x", "")
+    with Sandbox(policy.with_(home="workspace")) as box:
+        box.write("~/x", "one\n")
+        assert box.shell("cat ~/x").stdout == "one\n" and box.can_write("~/x") and box.resolve("~/x") == workspace / "x"
+    with Sandbox(policy.with_(env={"HOME": str(workspace / "h")})) as box:
+        box.write("~/x", "two\n")
+        assert box.shell("cat ~/x").stdout == "two\n"
+    assert not (workspace / "~").exists() and (workspace / "h/x").read_text() == "two\n"
+
+
+@pytest.mark.vm
 def test_what_commands_make_tools_read(s: Session) -> None:
     """In /tmp and at home, as in the workspace."""
     said(s, "echo one > /tmp/a; mkdir -p /tmp/d ~/d; echo two > /tmp/d/b; echo three > ~/d/c; echo four > w")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsbox import Task
-from nsbox._task import hints
+from nsbox._tools import space
 
 
 def test_roots_directories(task: Task) -> None:
@@ -31,7 +31,7 @@ def test_a_full_store(task: Task, store: Path, monkeypatch: pytest.MonkeyPatch) 
     """The file system that keeps what commands write; /tmp, and others with room, have other hints."""
     fails = "echo 'cp: error writing x: No space left on device' >&2; exit 1"
     assert "no-space" not in [hint.kind for hint in task.shell(fails).why]
-    monkeypatch.setattr(hints, "_LITTLE", 1 << 62)
+    monkeypatch.setattr(space, "LITTLE", 1 << 62)
     done = task.shell(fails)
     assert [hint.kind for hint in done.why] == ["no-space"]
     assert str(store) in done.why[0].message
@@ -46,3 +46,14 @@ def test_packages_of_the_systems_python(task: Task) -> None:
 
 def test_success_needs_none(task: Task) -> None:
     assert task.shell("echo Permission denied: /usr/lib/x").why == ()
+
+
+@pytest.mark.as_root("others may not change the system's directories in a task")
+def test_a_program_that_was_removed(task: Task) -> None:
+    """It is on the host, and its directory is in PATH: it isn't said to be somewhere else."""
+    done = task.shell("rm /usr/bin/cksum; cksum file")
+    assert [hint.kind for hint in done.why] == ["missing-program"]
+    assert done.why[0].message == (
+        "'cksum' is /usr/bin/cksum outside, and the command hasn't found it: an earlier command may have removed it, or "
+        "this one has set PATH"
+    )

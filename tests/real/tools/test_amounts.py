@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import nsbox
-from nsbox import Limits, Policy, Sandbox
+from nsbox import Limits, Policy, PolicyError, Sandbox
+from nsbox._base.frozen import replace
 
 BEST = {"limits.processes"}  # of the kernel's root, without a cgroup
 
@@ -20,6 +23,29 @@ def test_sensible_limits_disturb_nobody(workspace: Path) -> None:
         assert box.shell("truncate -s 17G f").returncode != 0
         assert box.shell("ulimit -n").stdout.strip() != "unlimited"
     assert Limits.sensible() == Limits(processes=4096, file_size="16G", open_files=65536, core_size=0)
+
+
+def test_sensible_limits_with_other_amounts() -> None:
+    """By name, also None; a wrong amount or name is an error."""
+    assert Limits.sensible(processes=200, total_memory="1G", core_size=None) == Limits(
+        processes=200, file_size="16G", open_files=65536, total_memory="1G"
+    )
+    with pytest.raises(PolicyError, match="file_size"):
+        Limits.sensible(file_size="1 GB")
+    with pytest.raises(TypeError, match="mem"):
+        Limits.sensible(mem="1G")  # type: ignore[call-arg]
+
+
+def test_what_is_lost_is_known_before(workspace: Path) -> None:
+    """plan() says it as a value, for this machine and for another, and starts nothing."""
+    names = {"limits.total_memory", "network"}
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="1G"), degrade=names)
+    without = replace(nsbox.probe(), cgroup="")
+    assert nsbox.plan(policy, without).lost == {"limits.total_memory"}
+    assert nsbox.plan(policy.with_(limits=Limits()), without).lost == frozenset()
+    with nsbox.Popen(["true"], policy=policy) as process:
+        pass
+    assert process.sandbox is not None and nsbox.plan(policy).lost == process.sandbox.lost
 
 
 def test_each_record_says_what_was_used(workspace: Path) -> None:

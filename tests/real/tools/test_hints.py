@@ -300,7 +300,7 @@ SAYINGS = [
 
 @pytest.mark.parametrize(("message", "kind", "part"), SAYINGS)
 def test_sayings(policy: Policy, message: str, kind: str, part: str) -> None:
-    """What a program prints, and what helps. If the line succeeds at last, only refusals and limits are."""
+    """What a program prints, and what helps. If the line succeeds at last, refusals and limits are told."""
     with Sandbox(policy.with_(limits=Limits(processes=100))) as box:
         assert part in said(box, message).get(kind, "")
         assert said(box, message, status=0).keys() <= {"read-only", "outside", "network", "limit"}

@@ -376,8 +376,8 @@ def test_limits(policy: Policy) -> None:
     limits = Limits(cpu_seconds=1, file_size="1M", memory="1G", open_files=32)
     with Sandbox(policy.with_(limits=limits, tmp_size="1M")) as box:
         assert kinds(box.shell("while :; do :; done")) == ["limit"]
-        assert "limits.file_size=1048576" in str(box.shell("head -c 2M /dev/zero > big").why)
-        assert "limits.memory=1073741824" in str(box.exec("python3", ["-I", "-c", "bytearray(1 << 31)"]).why)
+        assert "limits.file_size=1 MiB" in str(box.shell("head -c 2M /dev/zero > big").why)
+        assert "limits.memory=1 GiB" in str(box.exec("python3", ["-I", "-c", "bytearray(1 << 31)"]).why)
         code = "import os; [os.open('/', 0) for _ in range(100)]"
         assert "limits.open_files=32" in str(box.exec("python3", ["-I", "-c", code]).why)
         assert kinds(box.shell("for i in 1 2 3; do head -c 900K /dev/zero > /tmp/$i; done")) == ["no-space"]

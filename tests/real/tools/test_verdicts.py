@@ -119,13 +119,13 @@ def used(seconds: float, cause: str = "signal", oom_kills: int = 0) -> Usage:
         (Limits(cpu_seconds=10), -9, used(9.4), "cpu_seconds=10"),
         (Limits(cpu_seconds=10), 137, used(9.4), "cpu_seconds=10"),
         (Limits(cpu_seconds=10), -9, used(1), "killed by SIGKILL: it may have sent that itself"),
-        (Limits(total_memory="1G"), -9, used(1, "limit", 1), "total_memory=1073741824"),
-        (Limits(total_memory="1G"), 2, used(1, "exit", 1), "total_memory=1073741824"),
+        (Limits(total_memory="1G"), -9, used(1, "limit", 1), "total_memory=1 GiB"),
+        (Limits(total_memory="1G"), 2, used(1, "exit", 1), "total_memory=1 GiB"),
         (Limits(total_memory="1G", cpu_seconds=1), 137, used(3, "exit", 1), "total_memory"),
-        (Limits(memory="1G"), -11, used(1), "limits.memory=1073741824"),
-        (Limits(memory="1G"), 139, used(1), "limits.memory=1073741824"),
-        (Limits(memory="1G"), 133, used(1), "limits.memory=1073741824"),
-        (Limits(file_size="1M"), 153, used(1), "limits.file_size=1048576"),
+        (Limits(memory="1G"), -11, used(1), "limits.memory=1 GiB"),
+        (Limits(memory="1G"), 139, used(1), "limits.memory=1 GiB"),
+        (Limits(memory="1G"), 133, used(1), "limits.memory=1 GiB"),
+        (Limits(file_size="1M"), 153, used(1), "limits.file_size=1 MiB"),
         (Limits(), 139, used(1), "it crashed (SIGSEGV)"),
         (Limits(), 255, used(1, "unknown"), "isn't known"),
     ],
@@ -164,7 +164,7 @@ def test_memory_by_exec(workspace: Path) -> None:
     with Sandbox(policy, stock=0) as box:
         for line in (f"{sys.executable} -c 'x = bytearray(10**9)'", "kill -SEGV $$"):
             result = box.shell(line)
-            assert any("limits.memory=209715200" in hint.message for hint in result.why)
+            assert any("limits.memory=200 MiB" in hint.message for hint in result.why)
 
 
 def test_a_limit_on_the_way(workspace: Path) -> None:

@@ -401,3 +401,30 @@ def test_what_was_changed_just_before_is_no_conflict(box: Sandbox, filled: Path,
         with box.transaction(dir=store) as tx:
             sh(tx, "echo more >> file")
             tx.commit()
+
+
+@pytest.mark.as_root("only root works in another user's directory")
+def test_another_users_workspace(filled: Path, policy: Policy, store: Path) -> None:
+    """Commands get none of the owner's rights, as they do in a task; the hint says so, and what it says works."""
+    for path in (filled, *filled.rglob("*")):
+        os.chown(path, 12345, 12346, follow_symlinks=False)
+    with Sandbox(policy, stock=0) as box:
+        with box.transaction(dir=store) as transaction:
+            for line in (
+                "touch new",
+                "touch new; ls",
+                "echo fatal: detected dubious ownership in repository at x; exit 1",
+            ):
+                (hint,) = [one for one in transaction.shell(line).why if one.kind == "owner"]
+                assert f"{filled} belongs to uid 12345, gid 12346" in hint.message
+                assert "use a task" in hint.message
+            assert not [one for one in transaction.shell("cat file; cat nothing").why if one.kind == "owner"]
+        with box.task(dir=store) as task:
+            assert task.shell("touch new").returncode == 0
+    with (
+        Sandbox(policy.with_(ids="full", uid=12345, gid=12346), stock=0) as box,
+        box.transaction(dir=store) as transaction,
+    ):
+        assert transaction.shell("touch new").returncode == 0
+        transaction.commit()
+    assert (filled / "new").stat().st_uid == 12345

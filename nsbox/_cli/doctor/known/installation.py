@@ -15,7 +15,7 @@ INSTALLATION = (
         "Python finds a clone of nsbox before the installed package",
         "change the directory; or, in the clone, `sh .ci/setup --editable`",
         None,
-        "errors.md",
+        "install.md",
     ),
     Symptom(
         "core",
@@ -26,7 +26,7 @@ INSTALLATION = (
         "the package's compiled part isn't there, or is for another kind of machine",
         "`pip install --force-reinstall nsbox`, with the Python that will run it",
         looks.core,
-        "errors.md",
+        "install.md",
     ),
     Symptom(
         "python",
@@ -37,7 +37,7 @@ INSTALLATION = (
         "nsbox needs Python 3.11 or later",
         "install it with a newer one: `python3.11 -m venv .venv && .venv/bin/pip install nsbox`",
         looks.python,
-        "errors.md",
+        "install.md",
     ),
     Symptom(
         "platform",
@@ -49,7 +49,7 @@ INSTALLATION = (
         "`pip install --upgrade pip`; on another kind of machine, `pip install --no-binary nsbox nsbox`, with a "
         "compiler",
         looks.machine,
-        "errors.md",
+        "install.md",
     ),
     Symptom(
         "compiler",
@@ -65,7 +65,7 @@ INSTALLATION = (
         "pip found no wheel, so it compiles the source, and there is no compiler",
         "`pip install --upgrade pip`, which may find the wheel; else install a compiler: `apt install gcc libc6-dev`",
         looks.compiler,
-        "errors.md",
+        "install.md",
     ),
     Symptom(
         "pip",
@@ -81,7 +81,7 @@ INSTALLATION = (
         "pip is too old for the wheel's name, or can't get what it needs to build",
         "`pip install --upgrade pip`",
         looks.pip,
-        "errors.md",
+        "install.md",
     ),
     Symptom(
         "externally-managed",
