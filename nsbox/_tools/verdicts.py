@@ -137,10 +137,8 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
         yield Hint("timeout", f"it was ended after a time limit{by}")
     elif number == signal.SIGKILL or (usage is not None and usage.oom_kills):
         yield _killed(policy, usage)
-    elif number == signal.SIGXCPU:
-        yield _used_up(policy)
-    elif number == signal.SIGXFSZ:
-        yield Hint("limit", f"a file became too large (limits.file_size={policy.limits.file_size})")
+    elif number in (signal.SIGXCPU, signal.SIGXFSZ):
+        yield _by_limit(policy, number, usage)
     elif number in _CRASHES:
         yield Hint("crash", f"it crashed ({signal.Signals(number).name})")
         if policy.limits.memory is not None:
@@ -154,6 +152,17 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
         yield Hint("not-permitted", "it made a system call that the sandbox's filter doesn't allow")
 
 
+def _by_limit(policy: Policy, number: int, usage: Usage | None) -> Hint:
+    """Return a hint about a signal by which a limit ends a process. Any process can send it too."""
+    size, seconds = policy.limits.file_size, policy.limits.cpu_seconds
+    if number == signal.SIGXFSZ and size is not None:
+        return Hint("limit", f"perhaps a file became too large (limits.file_size={size}): it was killed by SIGXFSZ")
+    is_reached = usage is None or usage.cause == "limit" or reaches(usage.user + usage.system, seconds)
+    if number == signal.SIGXCPU and seconds is not None and is_reached:
+        return _used_up(policy)
+    return Hint("killed", f"it was killed by {signal.Signals(number).name}, and no limit of the policy has done that")
+
+
 def _used_up(policy: Policy) -> Hint:
     return Hint("limit", f"it used up its processor time (limits.cpu_seconds={policy.limits.cpu_seconds})")
 
@@ -162,7 +171,9 @@ def _killed(policy: Policy, usage: Usage | None) -> Hint:
     """Return a hint about a SIGKILL: the kernel's for a limit, as far as can be seen, or another process's."""
     limits = policy.limits
     if usage is not None:
-        if not usage.oom_kills and reaches(usage.user + usage.system, limits.cpu_seconds):
+        # The kernel sends SIGKILL five seconds after SIGXCPU.
+        hard = None if limits.cpu_seconds is None else limits.cpu_seconds + 5
+        if not usage.oom_kills and reaches(usage.user + usage.system, hard):
             return _used_up(policy)
         if usage.oom_kills or (usage.cause == "limit" and limits.total_memory is not None):
             return Hint("limit", f"all together used too much memory (limits.total_memory={limits.total_memory})")
