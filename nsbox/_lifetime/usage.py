@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Cause = Literal["exit", "signal", "timeout", "limit", "unknown"]
 
 # Of a limit. The kernel counts whole ticks for it, getrusage(2) what the scheduler has measured. On a busy virtual
-# machine, commands that had used 0.76 to 0.9 of the limit by that measure were ended by it.
+# machine, commands that had used 0.64 to 0.9 of the limit by that measure were ended by it.
 _SLACK = 0.5
 
 
