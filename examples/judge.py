@@ -4,7 +4,8 @@
     python examples/judge.py --source FILE --tests DIR [--checker FILE]  judges one: DIR has NAME.in and NAME.out
 
 Compiling, running and checking each have a sandbox of their own. A run sees neither the answers nor what another run
-left. It can't start processes or threads, so that time and memory are those of one process, which the kernel counts.
+left. It can't start processes or threads, so that time and memory are those of one process, which the kernel counts. If
+you allow them: the kernel doesn't count the time of children that their parent has no use for (SIGCHLD ignored).
 What a program says about itself counts for nothing, except that it ran out of memory; that verdict is no better.
 """
 
@@ -12,14 +13,16 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import resource
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import repeat
 from pathlib import Path
 
 import nsbox
@@ -142,7 +145,7 @@ def judge(submission: Submission, problem: Problem) -> Judgement:
 def compiled(submission: Submission, build: Path) -> tuple[Verdict | None, str]:
     """Make build/program. Return None; or, if that fails, the verdict and the compiler's complaints."""
     (build / f"program.{submission.language}").write_text(submission.source)
-    policy = Policy.workspace(build, limits=COMPILE_LIMITS)
+    policy = Policy.workspace(build, limits=COMPILE_LIMITS, home="tmp", tmp_size="1G")
     with nsbox.Sandbox(policy, stock=0) as box:
         program, *args = COMPILERS[submission.language]
         done = box.exec(program, args, timeout=120, max_output=4000)
@@ -177,7 +180,7 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
                 is_late = True
         usage = process.sandbox.usage
         seconds = usage.user + usage.system
-        is_late |= seconds > problem.seconds or usage.cause == "limit"
+        is_late |= seconds > problem.seconds
         memory = usage.max_rss if usage.is_rss_own else 0
         verdict = ended_badly(process.returncode, is_late, memory, place, problem)
         detail = ""
@@ -193,14 +196,15 @@ def own_memory() -> int:
 
 def command(program: Path, arena: Path, problem: Problem) -> tuple[list[str], Policy]:
     """Return the command that runs a program, and its policy. arena: an empty directory."""
+    # The kernel counts in ticks, so it may end a program a third too early. What usage says is exact.
+    seconds = math.ceil(2 * problem.seconds) + 1
     # Address space is more than memory in use. Where memory can't be told from the judge's own, it is the limit.
     space = 2 * problem.memory + 64 * MEBI if own_memory() < problem.memory else problem.memory
-    limits = Limits(
-        memory=space, cpu_seconds=math.ceil(problem.seconds), file_size=problem.output, open_files=32, core_size=0
-    )
+    limits = Limits(memory=space, cpu_seconds=seconds, file_size=problem.output, open_files=32, core_size=0)
     if program.suffix == ".py":
         shutil.copyfile(program, arena / "program.py")
-        policy = Policy.workspace(arena, limits=limits, seccomp=ALONE, tmp_size="16M")
+        # Nothing to write to but /tmp, home included: nothing stays, nothing needs to be cleaned up.
+        policy = Policy.workspace(arena, read_only=True, home="tmp", limits=limits, seccomp=ALONE, tmp_size="16M")
         return [sys.executable, "-I", "program.py"], policy
     policy = Policy.layers(
         RoBind(str(program), "/program", nofollow=True),  # a symlink would be one that compiling has left there
@@ -257,7 +261,8 @@ def by_checker(output: Path, test: Test, problem: Problem) -> tuple[Verdict, str
         (place / "input").write_text(test.given)
         (place / "answer").write_text(test.answer)
         shutil.copyfile(output, place / "output")
-        with nsbox.Sandbox(Policy.workspace(place, limits=CHECK_LIMITS), stock=0) as box:
+        policy = Policy.workspace(place, read_only=True, home="tmp", limits=CHECK_LIMITS, tmp_size="64M")
+        with nsbox.Sandbox(policy, stock=0) as box:
             done = box.exec(sys.executable, ["-I", "checker.py", "input", "answer", "output"], timeout=60)
     word = done.stdout.strip()
     if done.returncode == 0 and word in WORDS:
@@ -272,9 +277,12 @@ def by_checker(output: Path, test: Test, problem: Problem) -> tuple[Verdict, str
 
 
 def locally(submissions: Iterable[Submission], problem: Problem, workers: int) -> Iterator[Judgement]:
-    """Judge on this machine, a few at a time."""
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(lambda one: judge(one, problem), submissions)
+    """Judge on this machine, a few at a time.
+
+    The judges are new processes, and small: a program's memory counts as at least what its judge has ever had.
+    """
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(judge, submissions, repeat(problem))
 
 
 def on_dask(submissions: Iterable[Submission], problem: Problem, address: str, workers: int) -> Iterator[Judgement]:

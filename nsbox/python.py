@@ -6,7 +6,7 @@
         print(py.run("[n * n for n in numbers]", inputs={"numbers": [1, 2, 3]}).value)
 
 A branch has namespaces of its own, and the same sandbox as any command of the policy. What it does stays in it, except
-for what it writes where the policy allows writing.
+for what it writes where the policy allows writing. Its private home is its own too; a home of "private:NAME" is kept.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from nsbox._interpreter.executable import check_python
 from nsbox._interpreter.program import Wish
 from nsbox._interpreter.supply import Supply
 from nsbox._lookup.host import host_for
+from nsbox._paths.home import PRIVATE, is_of_box
 from nsbox._popen.story import Attempt
 from nsbox._python.result import PythonResult as PythonResult
 from nsbox._python.result import python_schema as python_schema
@@ -87,6 +88,7 @@ class Python:
         if limit is None:
             raise ValueError("start_timeout is None, must be a number of seconds above 0")
         self._box = box
+        self._latest: tuple[Policy, Policy] | None = None  # the Sandbox's own, and that of branches
         wish = Wish(check_python(python), tuple(imports), setup, stock, limit, overlay)
         self._supply = Supply(wish, lambda: box._open_way().relay)
         self._is_closed = False
@@ -99,7 +101,11 @@ class Python:
         way = self._box._open_way()
         if self._box.mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there are no branches"))
-        return way.policy
+        policy, latest = way.policy, self._latest
+        if latest is None or latest[0] is not policy:
+            # The home that commands share would lead from one branch to the next.
+            latest = self._latest = policy, policy.with_(home=PRIVATE) if is_of_box(policy.home) else policy
+        return latest[1]
 
     def _interpreter(self) -> Interpreter:
         policy = self._policy()

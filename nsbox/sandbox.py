@@ -61,8 +61,10 @@ class Sandbox(Commands, FileTools):
     of this process it starts afresh, and leaves alone what the parent keeps.
 
     A command leaves nothing behind for the next one, with two exceptions: what it writes where the policy allows
-    writing, and a private home, which is kept until the Sandbox is closed. Each command has its own /tmp, /dev, /proc
-    and message queues, and its own namespaces except for the user namespace that owns the mounts.
+    writing, and a private home, which is kept until the Sandbox is closed. If the policy allows writing nowhere, as a
+    workspace with read_only=True does, or says home="tmp", each command has a home of its own. So has Python code.
+    Each command has its own /tmp, /dev, /proc and message queues, and its own namespaces except for the user namespace
+    that owns the mounts.
 
     nsbox notices changes on the host between two commands: a source was replaced, a file to hide has appeared, anything
     was mounted. The next command then starts as it would without a Sandbox, and after it everything kept is made again.
@@ -143,11 +145,15 @@ class Sandbox(Commands, FileTools):
         return self._way
 
     def _begin_home(self) -> None:
-        """Let commands share a home if the policy's is private and one can be kept; otherwise each has its own."""
+        """Let commands share a home if the policy's is private and one can be kept; otherwise each has its own.
+
+        Where the policy opens nothing for writing, they leave nothing for each other, so they share no home either.
+        """
         way = self._way
         has_mounts = abi.on_linux and way.policy.backend in ("auto", "namespaces", "bwrap")
+        wants_home = way.policy.home == PRIVATE and has_mounts and bool(way.policy.write)
         try:
-            if not self._has_home and way.policy.home == PRIVATE and has_mounts:
+            if not self._has_home and wants_home:
                 from nsbox._homes.homes import BoxHome
 
                 self._home = self._home or BoxHome(probe().state)

@@ -389,7 +389,7 @@ class FileTools:
 
         path: as commands see it.
         recursive: whether to remove a directory with everything in it: at most 100,000 entries, 256 levels deep.
-            Default: False, for empty ones alone.
+            Directories of this user's are entered whatever their modes. Default: False, for empty ones alone.
 
         Raises AccessError and OSError. A protected or hidden name or a mount point in the directory is an AccessError,
         before anything is removed.

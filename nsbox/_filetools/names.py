@@ -17,7 +17,7 @@ from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, NO_XDEV, mount_id
 from nsbox._filetools.records import FileChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from nsbox._filetools.files import Files, Path, Target
 
@@ -52,10 +52,14 @@ class _Branch:
 
     look() counts what there is, and refuses all of it if tools may not change a part. remove() checks each name again
     right before it removes it.
+
+    forceful: for what is to be removed: a directory of this user's is opened whatever its mode, which it has again
+        afterwards.
     """
 
-    def __init__(self, files: Files, target: Target) -> None:
+    def __init__(self, files: Files, target: Target, *, forceful: bool = False) -> None:
         self._files, self._target, self._left = files, target, _MOST_ENTRIES
+        self._forceful = forceful
         self.count = 0
 
     def _entries(self, fd: int) -> list[tuple[str, bool]]:
@@ -93,6 +97,40 @@ class _Branch:
             raise self._mounted(name)
         return fd
 
+    @contextlib.contextmanager
+    def entered(self, name: str, above: int) -> Iterator[int]:
+        """Open a directory, and close it afterwards."""
+        fd, mode = self._forced(name, above) if self._forceful else (self._opened(name, above), -1)
+        try:
+            yield fd
+        finally:
+            if mode >= 0:
+                with contextlib.suppress(OSError):
+                    os.fchmod(fd, mode)
+            os.close(fd)
+
+    def _forced(self, name: str, above: int) -> tuple[int, int]:
+        """Open a directory; return its descriptor, and the mode that it had if it has another one now, otherwise -1."""
+        try:
+            handle = os.open(name, DIRECTORY | os.O_PATH | os.O_NOFOLLOW, dir_fd=above)
+        except OSError as error:
+            raise named(error, self._target.shown) from None
+        path = f"/proc/self/fd/{handle}"
+        try:
+            status = os.fstat(handle)
+            mode = stat.S_IMODE(status.st_mode)
+            is_ours = os.geteuid() in (0, status.st_uid)  # root too: in a session, names are removed under other ids
+            if mode & 0o700 == 0o700 or not is_ours or mount_id(handle) != mount_id(above):
+                return self._opened(name, above), -1
+            os.chmod(path, mode | 0o700)
+            try:
+                return self._opened(name, above), mode
+            except BaseException:
+                os.chmod(path, mode)
+                raise
+        finally:
+            os.close(handle)
+
     def _mounted(self, name: str) -> AccessError:
         return AccessError(self._target.shown, f"has a mount point in it: {name}")
 
@@ -107,11 +145,8 @@ class _Branch:
             if not is_directory:
                 more(fd, name, at)
                 continue
-            inner = self._opened(name, fd)
-            try:
+            with self.entered(name, fd) as inner:
                 self.look(inner, at, more, depth + 1)
-            finally:
-                os.close(inner)
 
     def remove(self, fd: int, inside: str, depth: int = 0) -> None:
         """Remove all that is below an open directory."""
@@ -121,11 +156,8 @@ class _Branch:
             at = f"{inside}/{name}"
             self._check(at)
             if is_directory and depth < 2 * _DEEPEST:
-                inner = self._opened(name, fd)
-                try:
+                with self.entered(name, fd) as inner:
                     self.remove(inner, at, depth + 1)
-                finally:
-                    os.close(inner)
             self._target.ground.remove(fd, name, is_directory=is_directory)
 
 
@@ -160,13 +192,10 @@ def _emptied(files: Files, target: Target, directory: int, at: str, *, recursive
         raise files.view.refusal(target.shown, "has mount points of the sandbox in it", write=True)
     if not recursive:
         return 0
-    branch = _Branch(files, target)
-    fd = branch._opened(target.name, directory)
-    try:
+    branch = _Branch(files, target, forceful=True)
+    with branch.entered(target.name, directory) as fd:
         branch.look(fd, at, lambda *_: None)
         branch.remove(fd, at)
-    finally:
-        os.close(fd)
     return branch.count
 
 
@@ -227,11 +256,8 @@ def _check_moved(
         files.check_written(f"{new}{inside[len(at) :]}", os.lstat(name, dir_fd=above).st_size, to.shown)
 
     branch = _Branch(files, from_)
-    fd = branch._opened(from_.name, directory)
-    try:
+    with branch.entered(from_.name, directory) as fd:
         branch.look(fd, at, check)
-    finally:
-        os.close(fd)
     return 1 + branch.count
 
 

@@ -164,7 +164,10 @@ def home_words(policy: Policy, host: Host, *, has_mounts: bool) -> str:
     if home == PRIVATE and not has_mounts:
         return "the directory for temporary files: a private one would need mounts"
     if home == PRIVATE:
-        return "private: empty, for each command or session; a Sandbox keeps one of its own as long as it is open"
+        return (
+            "private: empty, for each command, session or run of Python; commands of a Sandbox share one while it is "
+            "open, unless the policy opens nothing for writing"
+        )
     if name_of(home) is not None:
         return f"kept in {home_source(policy, host)}, for all policies that name it"
     return {"workspace": "the workspace", "tmp": "the sandbox's own /tmp"}.get(home or "", "as the policy says")

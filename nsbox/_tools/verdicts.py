@@ -138,10 +138,8 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
         yield Hint("timeout", f"it was ended after a time limit{by}")
     elif number == signal.SIGKILL or (usage is not None and usage.oom_kills):
         yield _killed(policy, usage)
-    elif number == signal.SIGXCPU:
-        yield _used_up(policy)
-    elif number == signal.SIGXFSZ:
-        yield Hint("limit", f"a file became too large ({_limit(policy, 'file_size', 'ulimit -f')})")
+    elif number in (signal.SIGXCPU, signal.SIGXFSZ):
+        yield _by_limit(policy, number, usage)
     elif number in _CRASHES:
         yield Hint("crash", f"it crashed ({signal.Signals(number).name})")
         if policy.limits.memory is not None:
@@ -155,20 +153,32 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
         yield Hint("not-permitted", "it made a system call that the sandbox's filter doesn't allow")
 
 
+def _by_limit(policy: Policy, number: int, usage: Usage | None) -> Hint:
+    """Return a hint about a signal by which a limit ends a process. Any process can send it too."""
+    name, of_caller = ("file_size", "ulimit -f") if number == signal.SIGXFSZ else ("cpu_seconds", "ulimit -t")
+    text = f"it was killed by {signal.Signals(number).name}"
+    if getattr(policy.limits, name) is None:
+        return Hint(
+            "killed", f"{text}, and the policy has no limit for that; perhaps it was the caller's own ({of_caller})"
+        )
+    if name == "file_size":
+        return Hint("limit", f"perhaps a file became too large ({_amount(policy, name)}): {text}")
+    if usage is None or usage.cause == "limit" or reaches(usage.user + usage.system, policy.limits.cpu_seconds):
+        return _used_up(policy)
+    return Hint("killed", f"{text}, and no limit of the policy has done that")
+
+
 def _used_up(policy: Policy) -> Hint:
-    return Hint("limit", f"it used up its processor time ({_limit(policy, 'cpu_seconds', 'ulimit -t')})")
-
-
-def _limit(policy: Policy, name: str, of_caller: str) -> str:
-    """Say which limit it was: the policy's, or one that the command has from the caller."""
-    return f"the caller's own limit: {of_caller}" if getattr(policy.limits, name) is None else _amount(policy, name)
+    return Hint("limit", f"it used up its processor time ({_amount(policy, 'cpu_seconds')})")
 
 
 def _killed(policy: Policy, usage: Usage | None) -> Hint:
     """Return a hint about a SIGKILL: the kernel's for a limit, as far as can be seen, or another process's."""
     limits = policy.limits
     if usage is not None:
-        if not usage.oom_kills and reaches(usage.user + usage.system, limits.cpu_seconds):
+        # The kernel sends SIGKILL five seconds after SIGXCPU.
+        hard = None if limits.cpu_seconds is None else limits.cpu_seconds + 5
+        if not usage.oom_kills and reaches(usage.user + usage.system, hard):
             return _used_up(policy)
         if usage.oom_kills or (usage.cause == "limit" and limits.total_memory is not None):
             return Hint("limit", f"all together used too much memory ({_amount(policy, 'total_memory')})")

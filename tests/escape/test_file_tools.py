@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -155,3 +157,43 @@ def test_the_root_of_a_session_stays_the_callers(tree: Path) -> None:
         assert sorted(os.listdir("/proc/self/fd")) == before, "this process keeps no root open between two calls"
         done = s.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
         assert done.returncode != 0 or done.stdout.strip() == "['0', '1', '2', '3'] False", done
+
+
+CLOSE = (
+    "mkdir -p d/a/b d/ro; touch d/a/b/f d/ro/f; ln -s {0} d/a/link; ln -s {0} d/link; chmod 0 d/a/b d/a; chmod 555 d/ro"
+)
+
+
+@pytest.mark.parametrize("where", ["workspace", "session"])
+def test_closed_directories_are_deleted(where: str, tmp_path: Path) -> None:
+    """Whatever modes a command has given its directories. Links aren't followed: what they lead to keeps its mode.
+
+    Control: to another program of this user they are closed.
+    """
+    (ws := tmp_path / "ws").mkdir()
+    (victim := tmp_path / "victim").mkdir(mode=0o500)
+    with contextlib.ExitStack() as stack:
+        tools: Any = stack.enter_context(Sandbox(Policy.workspace(ws)))
+        if where == "session":
+            tools = stack.enter_context(tools.session())
+        top = str(ws) if where == "workspace" else "/tmp"
+        for name in ("d", "d/a", "d/ro"):  # the one that is named, too
+            assert tools.shell(f"cd {top} && {CLOSE.format(victim)}; chmod 0 {name}").returncode == 0
+            if where == "workspace" and os.geteuid():
+                with pytest.raises(PermissionError):
+                    shutil.rmtree(ws / "d")
+            assert tools.delete(f"{top}/d", recursive=True).count >= 6
+            assert tools.shell(f"ls {top}/d").returncode
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o500
+
+
+def test_modes_after_a_refusal(tmp_path: Path) -> None:
+    """If something in a closed directory may not be deleted, nothing is, and all have their modes again."""
+    (ws := tmp_path / "ws").mkdir()
+    with Sandbox(Policy.workspace(ws, protected=["keep"])) as box:
+        box.shell("mkdir -p d/a/b; touch d/f d/a/b/keep; chmod 0 d/a/b; chmod 100 d/a", check=True)
+        with pytest.raises(AccessError, match="protected"):
+            box.delete("d", recursive=True)
+        said = box.shell("stat -c %a d d/a; ls d; chmod 700 d/a; stat -c %a d/a/b").stdout.split()
+    assert said == ["755", "100", "a", "f", "0"]
+    (ws / "d/a/b").chmod(0o700)

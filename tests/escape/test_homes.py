@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,3 +206,59 @@ def test_a_link_is_not_given_the_mode(workspace: Path, homes: Path, tmp_path: Pa
     with pytest.raises(PolicyError, match="is no directory of this user's"):
         sh("true", policy)
     assert stat.S_IMODE(victim.stat().st_mode) == 0o750
+
+
+# ---- what one program leaves in ~ for the next
+
+LEAVE = "cat ~/left; echo evil > ~/left"
+LEAVE_PY = """
+import os
+path = os.path.expanduser("~/left")
+found = os.path.exists(path)
+open(path, "w").close()
+found
+"""
+
+
+@pytest.mark.parametrize("chosen", [{"read_only": True}, {"home": "tmp"}], ids=str)
+def test_nothing_is_left_for_the_next_command(workspace: Path, homes: Path, chosen: dict[str, Any]) -> None:
+    """Each command has a home of its own if the policy opens nothing for writing, or says so."""
+    with Sandbox(Policy.workspace(workspace, **chosen)) as box:
+        assert [sh(LEAVE, box) for _ in range(3)] == ["", "", ""]
+    assert not list(homes.glob("box-*"))
+
+
+def test_control_commands_share_a_home(workspace: Path, homes: Path) -> None:
+    """A command finds what the last one left where commands may write."""
+    with Sandbox(Policy.workspace(workspace)) as box:
+        assert [sh(LEAVE, box) for _ in range(2)] == ["", "evil\n"]
+
+
+@pytest.mark.parametrize("overlay", [False, True])
+def test_nothing_is_left_for_the_next_branch(workspace: Path, homes: Path, overlay: bool) -> None:
+    """Neither runs nor kernels nor calls of an executor find what others left in ~. Commands don't either."""
+    with Sandbox(Policy.workspace(workspace), stock=0) as box, box.python(overlay=overlay) as py:
+        assert [py.run(LEAVE_PY).value for _ in range(3)] == [False, False, False]
+        assert [result.value for result in py.map([LEAVE_PY] * 3)] == [False, False, False]
+        with py.kernel() as kernel, py.kernel() as other:
+            assert [each.run(LEAVE_PY).value for each in (kernel, kernel, other)] == [False, True, False]
+        with nsbox.SandboxExecutor(box, max_workers=1, overlay=overlay) as executor:
+            calls = [executor.submit(leave_file).result() for _ in range(2)]
+        assert calls == [False, False]
+        assert sh(LEAVE, box) == ""
+        assert py.run(LEAVE_PY).value is False
+
+
+def test_control_branches_share_a_home_by_name(workspace: Path, homes: Path) -> None:
+    """The policy can say that branches keep their home."""
+    with Sandbox(Policy.workspace(workspace, home="private:kept"), stock=0) as box, box.python() as py:
+        assert [py.run(LEAVE_PY).value for _ in range(2)] == [False, True]
+
+
+def leave_file() -> bool:
+    import os
+
+    path = os.path.expanduser("~/left")
+    is_there = os.path.exists(path)
+    open(path, "w").close()
+    return is_there

@@ -29,7 +29,7 @@ _NAMES = (
     (re.compile(r"\blimits\.([a-z_]+)"), lambda name: option(name[1])),
     (re.compile(r"\b(?:tmp_size|tools_bin)\b"), lambda name: option(name[0])),
     (re.compile(r"\bnetwork=(?=\s)"), lambda _: "--allow-net"),
-    (re.compile(r"(--(?:memory|total-memory|file-size)) (\d+)"), lambda found: f"{found[1]} {_size(int(found[2]))}"),
+    (re.compile(r"(--(?:memory|total-memory|file-size) \d+) ([KMGT])iB"), lambda found: f"{found[1]}{found[2]}"),
     (
         re.compile(r"; whoever starts it can list hosts, such as --allow-net \S+"),
         lambda _: "; --allow-net HOST lets it connect",
@@ -88,11 +88,3 @@ def _spelled(kind: str, text: str, *, is_from_file: bool) -> str:
     remedy = key if is_from_file else option
     is_said = not remedy or "is hidden" in text or remedy.split()[0] in text or "add " in text
     return text if is_said else f"{text}; {remedy}"
-
-
-def _size(number: int) -> str:
-    """Return a number of bytes as an option has it."""
-    for power, unit in ((30, "G"), (20, "M"), (10, "K")):
-        if number and number % (1 << power) == 0:
-            return f"{number >> power}{unit}"
-    return str(number)

@@ -231,9 +231,13 @@ def test_a_slow_pid_1_has_time_to_report(chosen: Policy, monkeypatch: pytest.Mon
         (
             "import signal; signal.signal(25, signal.SIG_DFL); open('/tmp/x', 'wb').write(bytes(9999))",
             Limits(file_size=100),
-            "limit",
+            "signal",  # nothing tells it from the next one
             -25,
         ),
+        # A command's own signals: no limit was reached.
+        ("import os, signal; signal.signal(25, 0); os.kill(os.getpid(), 25)", Limits(file_size="1G"), "signal", -25),
+        ("import os; os.kill(os.getpid(), 24)", Limits(cpu_seconds=100), "signal", -24),
+        ("import os; os.kill(os.getpid(), 9)", Limits(cpu_seconds=100), "signal", -9),
     ],
 )
 def test_cause(policy: Policy, code: str, limits: Limits, cause: str, status: int) -> None:

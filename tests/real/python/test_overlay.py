@@ -18,7 +18,7 @@ import pytest
 from nsbox_testing.branches import layers_of
 
 import nsbox
-from nsbox import Bind, BindData, Policy, Python, RoBind, Sandbox, Tmpfs, UnavailableError
+from nsbox import Bind, BindData, Policy, Python, RoBind, Sandbox, Tmpfs, UnavailableError, probe
 
 CODE = """
 import os
@@ -159,24 +159,31 @@ def test_what_is_protected(workspace: Path) -> None:
     assert (workspace / "fixed/file").read_text() == "fixed"
 
 
-def test_more_than_the_workspace(workspace: Path, tmp_path: Path) -> None:
-    """Every directory that the policy opens, the home that a Sandbox keeps too. A file stays as it is, read-only."""
+@pytest.mark.parametrize(("home", "found"), [("private", ["new"]), ("private:kept", ["kept", "new"])])
+def test_more_than_the_workspace(
+    home: str, found: list[str], workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every directory that the policy opens, a home that it names too. A file stays as it is, read-only."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    probe(refresh=True)
     (tmp_path / "more").mkdir()
     (tmp_path / "file").write_text("file")
-    policy = Policy.workspace(workspace, write=[tmp_path / "more", tmp_path / "file"])
+    policy = Policy.workspace(workspace, write=[tmp_path / "more", tmp_path / "file"], home=home)
     code = f"""
 places = [{str(tmp_path / "more")!r}, os.path.expanduser("~"), "/tmp"]
 for place in places: open(place + "/new", "w").close()
-[[os.listdir(place) for place in places[:2]], tried(open, {str(tmp_path / "file")!r}, "a")]
+[[sorted(os.listdir(place)) for place in places[:2]], tried(open, {str(tmp_path / "file")!r}, "a")]
 """
     with Sandbox(policy) as box:
         box.shell("echo kept > ~/kept", check=True)
         py = box.python(overlay=True, setup=CODE)
         for _ in range(2):
-            assert value(py, code) == [[["new"], ["kept", "new"]], errno.EROFS]
+            assert value(py, code) == [[["new"], found], errno.EROFS]
         assert box.shell("ls ~").stdout == "kept\n"
     assert os.listdir(tmp_path / "more") == []
     assert (tmp_path / "file").read_text() == "file"
+    monkeypatch.undo()
+    probe(refresh=True)
 
 
 def test_other_mounts_in_it(workspace: Path, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def kinds(policy: Policy, status: int, used: Usage | None, timeout: float | None
         (-signal.SIGKILL, "timeout", {"oom_kills": 1}, "timeout"),
         (-signal.SIGKILL, "limit", {"oom_kills": 1}, "limit"),
         (-signal.SIGXCPU, "limit", {}, "limit"),
-        (-signal.SIGXFSZ, "limit", {}, "limit"),
     ],
 )
 def test_hints_follow_the_cause(
@@ -44,6 +43,29 @@ def test_hints_follow_the_cause(
     """What usage says is certain: a time limit isn't a kill of unknown origin, and a limit isn't a time limit."""
     policy = Policy.workspace(tmp_path, limits=Limits(cpu_seconds=5, total_memory="1G", file_size="1M"))
     assert kinds(policy, status, usage(cause, **amounts), timeout) == [expected]
+
+
+@pytest.mark.parametrize("name", ["XCPU", "XFSZ"])
+@pytest.mark.parametrize("line", ["kill -{} $$", "sh -c 'kill -{} $$'; exit $?"])
+def test_a_forged_limit(workspace: Path, name: str, line: str) -> None:
+    """A command that sends itself a limit's signal hasn't reached a limit; neither the cause nor the hint says so."""
+    for limits in (Limits(), Limits(cpu_seconds=100)):
+        with Sandbox(Policy.workspace(workspace, limits=limits), stock=0) as box:
+            done = box.exec("sh", ["-c", line.format(name)])
+        assert done.cause in ("signal", "exit")
+        assert [hint.message for hint in done.why] == [
+            f"it was killed by SIG{name}, and no limit of the policy has done that"
+        ]
+
+
+def test_a_file_that_may_have_become_too_large(workspace: Path) -> None:
+    """With a limit of file sizes a hint says "perhaps": nothing tells its signal from the command's own."""
+    with Sandbox(Policy.workspace(workspace, limits=Limits(file_size="1M")), stock=0) as box:
+        for line in ("kill -XFSZ $$", "exec head -c 2000000 /dev/zero > big"):
+            done = box.exec("sh", ["-c", line])
+            assert (done.signal, done.cause) == ("SIGXFSZ", "signal")
+            assert [hint.kind for hint in done.why] == ["limit"]
+            assert done.why[0].message.startswith("perhaps a file became too large")
 
 
 def test_without_a_cause_hints_guess(tmp_path: Path) -> None:
