@@ -127,9 +127,7 @@ def reasons(
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
     start = cwd or policy.workdir or "/"
     found = list(ended(policy, status, usage, ending))
-    known = " ".join(hint.message for hint in found)
-    found += [hint for hint in limited(policy, text) if re.findall(r"limits\.\w+", hint.message)[0] not in known]
-    found += space.full(seen, text, start)
+    found += [*limited(policy, text, found), *space.full(seen, text, start)]
     wish: object = policy.network
     if isinstance(wish, Network):
         hints = network_hints(wish, network.events)

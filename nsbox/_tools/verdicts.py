@@ -187,9 +187,11 @@ def _killed(policy: Policy, usage: Usage | None) -> Hint:
     return Hint("killed", f"{text}; {seen}perhaps this machine is short of memory")
 
 
-def limited(policy: Policy, text: str) -> Iterator[Hint]:
-    """Yield a hint for each limit that the output speaks of."""
+def limited(policy: Policy, text: str, known: Sequence[Hint] = ()) -> Iterator[Hint]:
+    """Yield a hint for each limit that the output speaks of, except for those that the hints so far have."""
     for name, pattern in LIMITS:
+        if any(f"limits.{name}=" in hint.message for hint in known):
+            continue
         if getattr(policy.limits, name) is not None and pattern.search(text):
             yield Hint("limit", f"a limit may have been reached: {_amount(policy, name)}")
 
