@@ -53,9 +53,9 @@ def test_a_forged_limit(workspace: Path, name: str, line: str) -> None:
         with Sandbox(Policy.workspace(workspace, limits=limits), stock=0) as box:
             done = box.exec("sh", ["-c", line.format(name)])
         assert done.cause in ("signal", "exit")
-        assert [hint.message for hint in done.why] == [
-            f"it was killed by SIG{name}, and no limit of the policy has done that"
-        ]
+        (hint,) = done.why
+        assert hint.kind == "killed" and "limits." not in hint.message
+        assert hint.message.startswith(f"it was killed by SIG{name}, and ")
 
 
 def test_a_file_that_may_have_become_too_large(workspace: Path) -> None:
