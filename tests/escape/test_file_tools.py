@@ -159,7 +159,9 @@ def test_the_root_of_a_session_stays_the_callers(tree: Path) -> None:
         assert done.returncode != 0 or done.stdout.strip() == "['0', '1', '2', '3'] False", done
 
 
-CLOSE = "mkdir -p d/a/b d/ro; touch d/a/b/f d/ro/f; ln -s {0} d/a/link; ln -s {0} d/link; chmod 0 d/a/b d/a; chmod 555 d/ro"
+CLOSE = (
+    "mkdir -p d/a/b d/ro; touch d/a/b/f d/ro/f; ln -s {0} d/a/link; ln -s {0} d/link; chmod 0 d/a/b d/a; chmod 555 d/ro"
+)
 
 
 @pytest.mark.parametrize("where", ["workspace", "session"])
