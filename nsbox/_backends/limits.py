@@ -85,8 +85,9 @@ def check_lacking(policy: Policy, lacking: dict[str, Reason]) -> tuple[str, ...]
     """Return what is lost, as sentences; raises UnavailableError unless the policy accepts each loss (degrade)."""
     refused = [wish for wish in lacking if not policy.may_lack(wish)]
     if refused:
-        names = ", ".join(map(repr, words_for({*policy.degrade, *refused})))
-        raise UnavailableError(*(lacking[wish] for wish in refused), Reason("or do without", f"degrade={{{names}}}"))
+        # This spelling is right in Python, and in each format of files.
+        names = ", ".join(f'"{word}"' for word in words_for({*policy.degrade, *refused}))
+        raise UnavailableError(*(lacking[wish] for wish in refused), Reason("or do without", f"degrade=[{names}]"))
     return tuple(reason.what for reason in lacking.values())
 
 

@@ -157,7 +157,7 @@ def check_size(name: str, value: object) -> int:
 def check_count(name: str, value: object) -> int:
     """Return the value if it is a whole number above 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise PolicyError(name, f"is {type_phrase(value)}, must be a number")
+        raise PolicyError(name, f"is {type_phrase(value)}, must be a whole number")
     if not 0 < value < 2**63:
         raise PolicyError(name, f"{value} is out of range, must be above 0")
     return value

@@ -11,6 +11,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._layout.layout import project
 from nsbox._lookup.pythons import prefix_of
 from nsbox._policy.variables import VENVS
+from nsbox._tools.verdicts import limited
 from nsbox._tools.view import view
 
 if TYPE_CHECKING:
@@ -86,8 +87,18 @@ def _check(seen: View, path: str, what: str) -> None:
         raise InterpreterError("start", path, f"{what} {problem}; {remedy}")
 
 
-def death(program: str, how: str, words: str) -> InterpreterError:
-    """Return the error for an interpreter that has ended without a report. words: what it has printed."""
+def death(policy: Policy, program: str, how: str, words: str, missing: str = "") -> InterpreterError:
+    """Return the error for an interpreter that has ended without a report.
+
+    words: what it has printed. missing: the paths that it couldn't use, though commands can.
+    """
+    reached = [hint.message for hint in limited(policy, words) if hint.kind == "limit"]
+    if not reached and "signal" in how and policy.limits.memory is not None:
+        reached = [f"a limit may have been reached: limits.memory={policy.limits.memory}"]
+    if reached:
+        how = f"{how}; {'; '.join(reached)}"
+    elif missing:
+        how = f"{how}; it couldn't use what this policy's commands can write to: {printable(missing)}"
     if "nsbox: Python" in words or "unknown option" in words.lower():
         how = f"it isn't Python {OLDEST} or later; {how}"
     return InterpreterError("start", program, how, words)

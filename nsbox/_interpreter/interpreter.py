@@ -215,7 +215,7 @@ class Interpreter:
 
     def _death(self) -> InterpreterError:
         """Return the error for an interpreter that has ended without a word."""
-        return death(self.program, self.fate(), self._said())
+        return death(self.policy, self.program, self.fate(), self._said())
 
     def fate(self) -> str:
         """Return how it has ended, as a text; "" if it goes on. Its first process ends a moment after it."""

@@ -19,6 +19,12 @@ def _check_cpus(name: str, value: object) -> float:
     return float(value)
 
 
+def _check_seconds(name: str, value: object) -> int:
+    if isinstance(value, float):
+        raise PolicyError(name, f"is {value!r}, must be a whole number of seconds")
+    return check_count(name, value)
+
+
 def _check_size_or_none(name: str, value: object) -> int:
     return 0 if type(value) is int and value == 0 else check_size(name, value)
 
@@ -26,6 +32,7 @@ def _check_size_or_none(name: str, value: object) -> int:
 _LIMIT_CHECKS: dict[str, Callable[[str, object], int | float]] = {
     **dict.fromkeys(("memory", "file_size", "total_memory"), check_size),
     **dict.fromkeys(("core_size", "locked_memory", "message_queues"), _check_size_or_none),
+    "cpu_seconds": _check_seconds,
     "cpus": _check_cpus,
 }
 

@@ -226,7 +226,10 @@ def _chdir_error(result: command.Result, policy: Policy, host: Host, cwd: Named 
         return AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
     if result.error == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
         return AccessError(path, f"is hidden in the sandbox: the policy denies {denied}")
-    error = OSError(result.error, os.strerror(result.error), cwd)
+    is_policys = isinstance(cwd, bytes) and path == policy.workdir  # unless a caller named the same path as bytes
+    error = OSError(result.error, os.strerror(result.error), path if is_policys else cwd)
+    if is_policys:
+        error.add_note(f"nsbox: it is the policy's workdir, where commands start: {printable(path)}")
     if result.error == errno.EACCES and policy.base == "workspace":
         from nsbox._layout.owner import remedy
 

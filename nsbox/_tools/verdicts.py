@@ -42,7 +42,7 @@ LIMITS = (
             r"[Ff]ailed to create new OS thread|[Uu]nable to create (?:new )?native thread|pthread_create failed"
         ),
     ),
-    ("open_files", re.compile(r"Too many open files|EMFILE")),
+    ("open_files", re.compile(r"Too many open files|EMFILE|shared object file: Error 24\b")),
     ("file_size", re.compile(r"File too large|[Ff]ile size limit exceeded|EFBIG")),
 )
 _SIZES = {"memory", "file_size", "total_memory"}

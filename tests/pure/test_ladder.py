@@ -109,7 +109,7 @@ def test_passed_over_backends_are_named() -> None:
         compile_policy(workspace(home="private"), REFUSED)
     whats = [reason.what for reason in caught.value.reasons]
     assert [what.split(":")[0] for what in whats[:2]] == ["namespaces", "bwrap"]
-    assert caught.value.reasons[-1].remedy == "degrade={'attributes', 'namespaces'}"
+    assert caught.value.reasons[-1].remedy == 'degrade=["attributes", "namespaces"]'
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,12 @@ def test_bad_size(name: str, value: str) -> None:
     refused(f"limits.{name}", lambda: Limits(**{name: value}))
 
 
+def test_seconds_are_whole() -> None:
+    with pytest.raises(PolicyError) as caught:
+        Limits(cpu_seconds=1.5)  # type: ignore[arg-type]
+    assert str(caught.value) == "limits.cpu_seconds: is 1.5, must be a whole number of seconds"
+
+
 @pytest.mark.parametrize("name", ["processes", "cpu_seconds", "open_files"])
 def test_counts_are_no_sizes(name: str) -> None:
     """What is counted takes no unit: '4K' processes is a mistake."""

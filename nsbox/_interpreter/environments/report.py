@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 
-from nsbox._base.display import printable
 from nsbox._base.errors import InterpreterError, NsboxError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_inside
@@ -100,20 +99,18 @@ def report(policy: Policy, prepared: Prepared, regions: Mapping[str, bool], prog
             process.kill()
             raise InterpreterError("timeout", program, "it gave no report in time (start_timeout=)") from None
     missing = ", ".join(path for path, is_open in regions.items() if is_open)
-    return _read(program, words[-_MOST_WORDS:], process.wait(), missing)
+    return _read(policy, program, words[-_MOST_WORDS:], process.wait(), missing)
 
 
-def _read(program: str, words: bytes, status: int, missing: str) -> Report:
+def _read(policy: Policy, program: str, words: bytes, status: int, missing: str) -> Report:
     text = words.decode("utf-8", "replace")
     if status != 0:
         how = f"it was killed by signal {-status}" if status < 0 else f"it has ended with status {status}"
-        if missing:
-            how = f"{how}; it couldn't use what this policy's commands can write to: {printable(missing)}"
-        raise death(program, how, text[-(1 << 16) :])
+        raise death(policy, program, how, text[-(1 << 16) :], missing)
     try:
         row = decoded(words.rstrip().rpartition(b"\n")[2])
         executable, program, home, prefix = (str(row[name]) for name in ("executable", "program", "home", "prefix"))
         own, path = (tuple(map(str, row[name])) for name in ("own", "path"))
         return Report(executable, program, home, prefix, own, path)
     except (WireError, KeyError, TypeError):
-        raise death(program, "it isn't Python: it gave no report", text[-(1 << 16) :]) from None
+        raise death(policy, program, "it isn't Python: it gave no report", text[-(1 << 16) :]) from None

@@ -116,6 +116,39 @@ def test_one_that_goes_late(chosen: Policy) -> None:
     p.stdout.close()
 
 
+@pytest.mark.parametrize("chosen", ["counted", "hidden", "filter", "processes"])
+def test_children_that_nobody_reaps(policy: Policy, chosen: str) -> None:
+    """Linux counts nothing of a child whose parent ignores SIGCHLD: a judge has to refuse processes.
+
+    What usage says of it is in docs/howto/judge.md. Control: a parent that doesn't ignore it.
+    """
+    code = (
+        BURN
+        + f"""
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN if {chosen != "counted"} else signal.SIG_DFL)
+try:
+    pid = os.fork()
+except OSError:
+    os._exit(3)
+if pid == 0:
+    burn(0.5)
+    os._exit(0)
+try: os.wait()
+except OSError: pass
+"""
+    )
+    if chosen == "filter":
+        policy = policy.with_(seccomp=nsbox.Filter(rules=[nsbox.Rule(["fork", "vfork", "clone", "clone3"], 11)]))
+    elif chosen == "processes":
+        policy = policy.with_(limits=Limits(processes=1))
+    p = nsbox.Popen(python(code), policy=policy)
+    assert p.wait() == (3 if chosen in ("filter", "processes") else 0)
+    usage = used(p)
+    assert (usage.user + usage.system >= 0.5 * 0.95) is (chosen == "counted")
+    assert usage.is_complete
+
+
 def test_little_is_used_by_little(chosen: Policy) -> None:
     """The control of the others: /bin/true uses next to nothing."""
     p = nsbox.Popen(["true"], policy=chosen)

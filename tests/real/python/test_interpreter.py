@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from nsbox import AccessError, InterpreterError, Python, PythonResult, Sandbox
+from nsbox import AccessError, InterpreterError, Limits, Policy, Python, PythonResult, Sandbox
 
 FAKE = "#!/bin/sh\n"
 
@@ -301,3 +302,15 @@ def test_it_says_how_long_it_took(py: Python) -> None:
     assert current is not None
     assert 0 < current.facts.seconds <= time.monotonic() - began
     assert current.facts.implementation == "cpython"
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"), [({"memory": "8M"}, "limits.memory=8388608"), ({"open_files": 3}, "limits.open_files=3")]
+)
+def test_a_limit_that_is_too_low(limits: dict[str, Any], named: str, workspace: Path) -> None:
+    """The error names the limit, and has the loader's own words; it doesn't blame the policy's paths."""
+    policy = Policy.workspace(workspace, limits=Limits(**limits))
+    with Sandbox(policy, stock=0) as box, pytest.raises(InterpreterError) as caught:
+        box.python().run("1")
+    assert f"a limit may have been reached: {named}" in str(caught.value)
+    assert "shared object" in str(caught.value) and "can write to" not in str(caught.value)

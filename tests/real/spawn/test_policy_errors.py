@@ -202,3 +202,19 @@ def test_no_root_at_all() -> None:
     """A policy without a single op has an empty root, where no program is found."""
     with pytest.raises(FileNotFoundError):
         nsbox.run(["true"], policy=Policy.layers(), cwd="/")
+
+
+def test_workdir_that_is_not_there() -> None:
+    """The error has the policy's path as the policy has it, and says whose it is."""
+    with pytest.raises(FileNotFoundError) as caught:
+        nsbox.run(["true"], policy=Policy.layers(ROOT, workdir="/nope"))
+    assert caught.value.filename == "/nope"
+    assert caught.value.__notes__ == ["nsbox: it is the policy's workdir, where commands start: /nope"]
+
+
+@pytest.mark.parametrize("cwd", ["/nope", b"/nope"])
+def test_cwd_that_is_not_there(cwd: str | bytes) -> None:
+    """As with subprocess, the error has the path as the caller named it."""
+    with pytest.raises(FileNotFoundError) as caught:
+        nsbox.run(["true"], policy=Policy.layers(ROOT), cwd=cwd)
+    assert caught.value.filename == cwd
