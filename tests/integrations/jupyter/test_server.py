@@ -217,7 +217,7 @@ def test_a_restart_that_fails(server: Server, tmp_path: Path) -> None:
 
 def test_a_server_that_is_killed(notebooks: Path, tmp_path: Path) -> None:
     """Its kernels end. What it left is removed when the next server starts a kernel, whose own stays."""
-    place = tmp_path / "temporary"
+    place = tmp_path / "t"  # a short name: sockets lie in it
     place.mkdir()
 
     def directories() -> set[str]:
