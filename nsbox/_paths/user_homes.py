@@ -93,34 +93,42 @@ def keys_at(root: str) -> str | None:
 
     root: an absolute path without links.
     """
-    above = []  # root, and the directories around it
+    try:
+        owner = os.stat(root).st_uid
+    except OSError:
+        return None
+    above: dict[tuple[int, int] | None, str] = {}  # root, and the directories around it
     at = root
     while at != "/":
-        try:
-            status = os.stat(at)
-        except OSError:
-            return None
-        above.append((at, status))
+        above[_identity(at)] = at
         at = os.path.dirname(at)
-    if not above:
-        return None
-    for home in dict.fromkeys(_homes_of_users(above[0][1].st_uid)):
-        if not home.startswith("/"):
+    for home in dict.fromkeys(_homes_of_users(owner)):
+        if not home.startswith("/") or (own := _identity(home)) is None:
             continue
-        if os.path.basename(root).startswith(".") and len(above) > 1 and _is(home, above[1][1]):
+        if os.path.basename(root).startswith(".") and _identity(os.path.dirname(root)) == own:
             return root
         for name in KEYS:
             place = f"{home}/{name}"
-            try:
-                status = os.stat(place)
-            except OSError:
+            identity = _identity(place)
+            if identity is None:
                 continue
-            for path, other in above:
-                if os.path.samestat(status, other):
-                    return path
-            if is_below(real := os.path.realpath(place), root):
+            if identity in above:
+                return above[identity]
+            is_elsewhere = "/" in name or os.path.islink(place)  # what has any other in it has the home in it
+            if is_elsewhere and is_below(real := os.path.realpath(place), root):
                 return real
     return None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return what a path leads to, by device and inode; None if it leads nowhere. Most of KEYS do."""
+    if not os.access(path, os.F_OK):  # without the cost of an exception
+        return None
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _is(path: str, status: os.stat_result) -> bool:
