@@ -27,7 +27,7 @@ except ImportError:  # Windows, where policies can be made too
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-KEYS = (*KEY_DIRECTORIES, ".config", ".password-store", ".local/share/keyrings")  # in a home
+KEYS = (*KEY_DIRECTORIES, ".config", ".mozilla", ".password-store", ".local/share/keyrings")  # in a home
 _USUAL = ("/home", "/root", "/Users", "/var/home", "/var/root")  # hier(7); macOS; rpm-ostree systems
 
 

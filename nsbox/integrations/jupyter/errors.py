@@ -62,7 +62,8 @@ def ending(policy: Policy, status: int, usage: Usage | None, printed: str = "") 
     policy: what it ran under. status, usage: as of Popen. printed: the end of what it printed, if that is known.
     """
     said = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
-    found = [hint.message for hint in hints(policy, status, stderr=printed, usage=usage)]
+    known = hints(policy, status, stderr=printed, usage=usage)
+    found = [hint.message for hint in known if hint.kind != "crash"]  # which `said` says
     if found:
         return said, "; ".join(found)
     chosen = ((name, getattr(policy.limits, name)) for name in _LIMITS)
