@@ -13,7 +13,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._config.formats import check_format, format_of, write
 from nsbox._config.keys import KEYS, LIMITS, NETWORK, RULES, Key, default, listed
 from nsbox._config.paths import written
-from nsbox._paths.user_homes import home_in
+from nsbox._paths.user_homes import exposure
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def _tree(policy: Policy, mode: str, path: Callable[[str], str]) -> dict[str, An
     workspace = next(iter(policy.write), None)
     if workspace != policy.workdir:
         workspace = None
-    # A file has to name a home once more: Policy.workspace().
-    first = [] if workspace is None or home_in(workspace) is not None else [workspace]
+    # A file has to name a home, or a directory of keys, once more: Policy.workspace().
+    first = [] if workspace is None or exposure(workspace) is not None else [workspace]
     roots = {field: [r.root for r in policy.paths if r.root in getattr(policy, field)] for field in ("read", "write")}
     tools = [policy.tools_bin] if policy.tools_bin in policy.read else []
     fields = {key.name: getattr(policy, key.field) for key in KEYS if key.field}

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 _NONE: frozenset[int] = frozenset()
 
+KEY_DIRECTORIES = (".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker")  # of programs' keys, in a home
 # For `deny`: names that usually are secrets.
 SECRET_FILES = (
     *("**/.env*", "**/*.pem", "**/*.key", "**/*.p12", "**/*.pfx", "**/*.jks", "**/*.keystore", "**/*.kdbx"),
-    *("**/.ssh", "**/id_rsa", "**/id_dsa", "**/id_ecdsa", "**/id_ed25519", "**/.gnupg"),
-    *("**/.aws", "**/.azure", "**/.kube", "**/.docker", "**/.netrc", "**/_netrc", "**/.npmrc", "**/.pypirc"),
+    *(f"**/{name}" for name in KEY_DIRECTORIES),
+    *("**/id_rsa", "**/id_dsa", "**/id_ecdsa", "**/id_ed25519", "**/.netrc", "**/_netrc", "**/.npmrc", "**/.pypirc"),
     *("**/.pgpass", "**/.my.cnf", "**/.htpasswd", "**/.git-credentials", "**/.vault-token", "**/credentials.json"),
     *("**/service-account*.json", "**/*.tfstate", "**/*.tfvars"),
 )

@@ -197,3 +197,68 @@ def test_read_only(home: Path) -> None:
     """Read-only doesn't hide a key: it has to be named for reading."""
     assert f"say read=['{home}'] too" in refusal(lambda: Policy.workspace(home, read_only=True))
     assert Policy.workspace(home, read_only=True, read=[home]).read == (str(home),)
+
+
+# ---- directories of keys
+
+
+@pytest.fixture
+def keys(home: Path) -> Path:
+    """The home, with more directories of keys, and of work."""
+    for place in (".ssh/more", ".config/gh", ".local/share/keyrings", ".cache/build", ".vim"):
+        (home / place).mkdir(parents=True)
+    return home
+
+
+@pytest.mark.parametrize("place", [".ssh", ".ssh/more", ".config", ".config/gh", ".vim", ".local/share"])
+def test_directories_of_keys(keys: Path, place: str) -> None:
+    """Neither a directory of keys is a workspace, nor one in it or around it. Control: named once more, each is one."""
+    said = refusal(lambda: Policy.workspace(keys / place))
+    assert "where programs keep keys" in said and f"say write=['{keys / place}'] too" in said
+    assert Policy.workspace(keys / place, write=[keys / place]).write == (str(keys / place),)
+    assert Policy.workspace(keys / place, write=[keys]).workdir == str(keys / place)
+    refusal(lambda: Policy.workspace(keys / place, read_only=True))
+    done = run("run", "sh", "-c", "cat id", cwd=keys / place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and f"say --write {keys / place} too" in done.stderr
+    with pytest.raises(nsbox.ConfigError, match=r"where programs keep keys .*writable_paths="):
+        loads(f"workspace = '{keys / place}'", "toml", base="/")
+
+
+def test_control_of_keys(keys: Path) -> None:
+    """Named once more, a directory of keys shows them; what dumps() writes of that is the same policy when it is read."""
+    done = run("run", "--write", keys / ".ssh", "cat", "id", cwd=keys / ".ssh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "PRIVATE KEY", "")
+    policy = Policy.workspace(keys / ".ssh", write=[keys / ".ssh"])
+    assert loads(dumps(policy, "toml"), "toml", base="/").policy == policy
+
+
+def test_work_in_hidden_directories(keys: Path) -> None:
+    """Deeper in a directory without keys, programs work; and a project may have directories of such names."""
+    (keys / "project/.ssh").mkdir()
+    (keys / "project/.vim").mkdir()
+    for place in (".cache/build", "project/.ssh", "project/.vim"):
+        assert Policy.workspace(keys / place).write == (str(keys / place),)
+
+
+def test_links_to_keys(keys: Path, tmp_path: Path) -> None:
+    """A directory that ~/.aws leads to holds keys too, and so does one around it. Control: the one beside."""
+    (tmp_path / "dotfiles/aws").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (keys / ".aws").symlink_to(tmp_path / "dotfiles/aws")
+    for path in (keys / ".aws", tmp_path / "dotfiles/aws", tmp_path / "dotfiles"):
+        assert "where programs keep keys" in refusal(lambda path=path: Policy.workspace(path))
+    assert Policy.workspace(tmp_path / "other").write == (f"{tmp_path}/other",)
+
+
+@needs.programs("unshare", "mount")
+def test_bind_mounts_of_keys(keys: Path, tmp_path: Path) -> None:
+    """Keys that are mounted at a second place are the same there. Control: another directory, mounted in its place."""
+    alias = tmp_path / "alias"
+    alias.mkdir()
+    (tmp_path / "other").mkdir()
+    for source, said in ((keys / ".ssh", "refused: workspace\n"), (tmp_path / "other", f"open: {alias}\n")):
+        script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+        command = ["unshare", "-Urm", "sh", "-c", script, "sh", source, alias, sys.executable, "-Ic", ELSEWHERE, alias]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (said, "")

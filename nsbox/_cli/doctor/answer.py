@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,7 @@ def record(symptom: Symptom) -> dict[str, object]:
         "is_here": None if look is None else look.is_here,
         "here": None if look is None else look.said,
         "remedy": _plain(symptom.remedy),
-        "page": f"docs/howto/{symptom.page}",
+        "page": _document(symptom),
     }
 
 
@@ -67,7 +68,7 @@ def lines(symptoms: Sequence[Symptom], style: Style) -> Iterator[str]:
         if symptom.look is not None:
             yield from _look(symptom, host, style)
         yield from _row("help", _plain(symptom.remedy))
-        yield from _row("more", f"docs/howto/{symptom.page}")
+        yield from _row("more", _document(symptom))
 
 
 def _look(symptom: Symptom, host: Host, style: Style) -> Iterator[str]:
@@ -79,6 +80,10 @@ def _look(symptom: Symptom, host: Host, style: Style) -> Iterator[str]:
     first, *rest = _row("here", f"{verdict}: {look.said}" if verdict else look.said)
     yield first.replace(f" {verdict}:", f" {style.paint(colour, verdict)}:", 1) if verdict else first
     yield from rest
+
+
+def _document(symptom: Symptom) -> str:
+    return posixpath.normpath(f"docs/howto/{symptom.page}")
 
 
 def _row(name: str, text: str) -> list[str]:
@@ -120,7 +125,7 @@ def _table_row(symptom: Symptom) -> str:
         f"`{symptom.message}`",
         _sentence(symptom.cause),
         _sentence(symptom.remedy),
-        f"[{target.partition('.')[0]}]({target})",
+        f"[{posixpath.basename(target).partition('.')[0]}]({target})",
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

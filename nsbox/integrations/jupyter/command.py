@@ -12,7 +12,8 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
 from nsbox import Network, NsboxError, Policy, SetupError, UnavailableError
 from nsbox.integrations.jupyter.install import install
-from nsbox.integrations.jupyter.policies import PROVISIONER, Options, try_start
+from nsbox.integrations.jupyter.policies import PROVISIONER, Options
+from nsbox.integrations.jupyter.trial import try_start
 
 _PROGRAM = "nsbox.integrations.jupyter"
 
@@ -72,7 +73,7 @@ def _check(name: str, directory: str) -> None:
     options = Options(**provisioner.get("config", {}))
     policy = options.policy_in(directory)
     policy.resolve(directory)  # where the kernel starts
-    try_start(policy, [word.replace("{resource_dir}", spec.resource_dir) for word in spec.argv])
+    try_start(spec, directory)
     print(f"{name}: ok")
     for title, values in _rows(options, policy, directory):
         for i, value in enumerate(values or ["-"]):

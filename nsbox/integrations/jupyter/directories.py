@@ -1,5 +1,8 @@
 """Directories of kernels: nsbox-kernel-* in the directory for temporary files, each with a kernel's sockets.
 
+A socket's path has about a hundred characters at most (unix(7)). If that of the directory for temporary files is too
+long, these directories are in /tmp.
+
 A directory is locked (flock(2)) as long as its process lives. If that is killed, the lock is free, and the next process
 of the same user that makes one removes what is left. A kernel can't take the lock: its sandbox shows what is in the
 directory, not the directory itself.
@@ -8,6 +11,7 @@ directory, not the directory itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import tempfile
@@ -17,6 +21,9 @@ from nsbox._files.files import Tree, remove
 
 _PREFIX = "nsbox-kernel-"
 _ATTEMPTS = 100
+_SHORT = "/tmp"
+_LONGEST = 103  # bytes of a socket's path, on Linux and on macOS
+_SOCKET = f"/{_PREFIX}12345678/sockets/s-99"  # as long as such a path gets
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -44,17 +51,31 @@ class KernelDirectory:
 
 def sweep() -> None:
     """Remove this user's directories that no process holds. What can't be removed stays."""
-    base = tempfile.gettempdir()
+    base = _base()
     for name in os.listdir(base):
         if name.startswith(_PREFIX):
             with contextlib.suppress(OSError):
                 _remove_left(os.path.join(base, name))
 
 
+def _base() -> str:
+    """Return where to make directories: a path that leaves a socket's name short enough. Raises OSError."""
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base + _SOCKET)) <= _LONGEST:
+        return base
+    if not os.access(_SHORT, os.R_OK | os.W_OK | os.X_OK):
+        most = _LONGEST - len(_SOCKET)
+        raise OSError(
+            errno.ENAMETOOLONG, f"TMPDIR is too long for sockets: name a directory of at most {most} characters", base
+        )
+    return _SHORT
+
+
 def _made() -> tuple[str, int]:
     """Make a directory; return its path, and a descriptor with its lock. Raises OSError."""
+    base = _base()
     for _ in range(_ATTEMPTS):
-        path = tempfile.mkdtemp(prefix=_PREFIX)
+        path = tempfile.mkdtemp(prefix=_PREFIX, dir=base)
         with contextlib.suppress(FileNotFoundError, BlockingIOError):  # another process took it for one that was left
             return path, _locked(path)
     raise FileExistsError(f"another process removes each directory {path} that is made")

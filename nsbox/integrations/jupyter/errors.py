@@ -1,4 +1,4 @@
-"""What the users of a Jupyter server are told about a kernel that can't start.
+"""What users are told about a kernel that can't start, or that has ended.
 
 A server shows the text of an HTTPError in the browser; of any other exception, its REST interface says "Unhandled
 error" (jupyter_server/base/handlers.py, APIHandler.write_error). Callers without a server get the exception itself.
@@ -7,13 +7,15 @@ error" (jupyter_server/base/handlers.py, APIHandler.write_error). Callers withou
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 
 from tornado.web import HTTPError
 
-from nsbox import NsboxError
+from nsbox import NsboxError, Policy, Usage, hints
 
+_LIMITS = ("memory", "total_memory", "processes", "cpu_seconds", "file_size", "open_files")  # which end kernels
 _SERVER = "jupyter_server.services.kernels.kernelmanager"
 
 
@@ -52,3 +54,18 @@ def told(manager: object, kernel: str) -> Iterator[None]:
 def _is_of_server(manager: object) -> bool:
     server = sys.modules.get(_SERVER)  # where a server runs, it is imported
     return server is not None and isinstance(getattr(manager, "parent", None), server.MappingKernelManager)
+
+
+def ending(policy: Policy, status: int, usage: Usage | None, printed: str = "") -> tuple[str, str]:
+    """Return how a kernel has ended, and what may help, "" if that isn't known.
+
+    policy: what it ran under. status, usage: as of Popen. printed: the end of what it printed, if that is known.
+    """
+    said = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+    known = hints(policy, status, stderr=printed, usage=usage)
+    found = [hint.message for hint in known if hint.kind != "crash"]  # which `said` says
+    if found:
+        return said, "; ".join(found)
+    chosen = ((name, getattr(policy.limits, name)) for name in _LIMITS)
+    limits = ", ".join(f"{name}={value}" for name, value in chosen if value is not None)
+    return said, f"one of its limits may be too small: {limits}" if limits else ""

@@ -11,10 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from nsbox import Policy
-from nsbox.integrations.jupyter.policies import PROVISIONER, Options, try_start
+from nsbox.integrations.jupyter.policies import PROVISIONER, Options
+from nsbox.integrations.jupyter.trial import try_start
 
 
 def install(
@@ -51,16 +52,13 @@ def install(
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec: dict[str, Any] = {"argv": argv, "display_name": f"{name} (nsbox)", "language": "python", "metadata": {}}
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as notebooks:
+        resources = directory
         if base is not None:
             found = specs.get_kernel_spec(base)
             shutil.copytree(found.resource_dir, directory, dirs_exist_ok=True)
             spec = {**found.to_dict(), "display_name": f"{found.display_name} (nsbox)"}
             spec["interrupt_mode"] = found.interrupt_mode
-            argv = [word.replace("{resource_dir}", found.resource_dir) for word in found.argv]
-        if check:
-            try_start(options.policy_in(notebooks), argv)
-        elif policy is not None:
-            Policy.load(options.policy, section=section, workspace=workspace or notebooks)
+            resources = found.resource_dir
         spec["display_name"] = display_name or spec["display_name"]
         spec["metadata"] = {
             **spec["metadata"],
@@ -69,6 +67,11 @@ def install(
                 "config": {key: value for key, value in asdict(options).items() if value},
             },
         }
+        if check:
+            start = options.policy_in(notebooks).workdir or notebooks
+            try_start(KernelSpec(resource_dir=resources, **spec), start)
+        elif policy is not None:
+            Policy.load(options.policy, section=section, workspace=workspace or notebooks)
         Path(directory, "kernel.json").write_text(json.dumps(spec, indent=1), encoding="utf-8")
         os.chmod(directory, 0o755)
         where = None if prefix is None else os.path.abspath(prefix)

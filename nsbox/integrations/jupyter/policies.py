@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nsbox import DEVNULL, Policy, PolicyError, Popen, Reason, TimeoutExpired, UnavailableError
+from nsbox import Policy, PolicyError
+from nsbox._lookup.host import host_for
+from nsbox._paths.user_homes import check_workspace
+from nsbox._policy.variables import STANDARD_PATH
+from nsbox._spawn.prepare import prepare
 from nsbox.integrations.jupyter.directories import KernelDirectory
 from nsbox.integrations.jupyter.places import guarded
 
 PROVISIONER = "nsbox"
-_PATIENCE = 120.0  # seconds for a kernel's program to say its version
-_PYTHONS = ("python", f"python{sys.version_info[0]}", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,12 @@ class Options:
     def policy_in(self, directory: str) -> Policy:
         """Return the policy of a kernel whose notebook is in a directory; raises what Policy.load() raises."""
         workspace = self.workspace or directory
+        if os.path.realpath(workspace) == "/":
+            problem = "'/' is the whole file system, which no kernel can have as its directory"
+            raise PolicyError("workspace", f"{problem}; put the notebook in a project's own directory")
         if not self.policy:
+            meant = "write a file with its path in `writable_paths`, and install the kernel with --policy FILE"
+            check_workspace(os.path.realpath(workspace), (), instead=meant)
             return guarded(Policy.workspace(workspace))
         policy = Policy.load(self.policy, section=self.section or None, workspace=workspace)
         if self.workspace and os.path.realpath(self.workspace) not in policy.write:
@@ -50,40 +55,16 @@ def reachable(policy: Policy, directory: KernelDirectory, variables: Mapping[str
     )
 
 
-def try_start(policy: Policy, argv: list[str]) -> None:
-    """Start a kernel's program in its sandbox, and end it at once. ipykernel is asked for its version.
+def with_own_programs(policy: Policy, program: str) -> Policy:
+    """Return the policy with a PATH in which the programs beside the kernel's own, such as pip, are the first.
 
-    argv: the kernel's command, as in kernel.json.
+    program: the kernel's, as in kernel.json. If it is a system's, or if the policy sets PATH, nothing changes.
 
-    Raises UnavailableError if this machine can't grant the policy, or if ipykernel doesn't start under it. Raises what
-    Popen raises.
+    Raises what a start under the policy raises.
     """
-    program = sys.executable if argv[0] in _PYTHONS else argv[0]
-    is_known = argv[1:3] == ["-m", "ipykernel_launcher"]
-    command = [program, *(argv[1:3] if is_known else ()), "--version"]
-    directory = KernelDirectory()
-    try:
-        with Popen(
-            command,
-            policy=reachable(policy, directory, {}),
-            cwd=policy.workdir,
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=subprocess.PIPE if is_known else DEVNULL,
-            start_new_session=True,
-        ) as process:
-            if not is_known:
-                process.kill()
-                return
-            try:
-                said = process.communicate(timeout=_PATIENCE)[1].decode(errors="replace")
-            except TimeoutExpired:
-                process.kill()
-                said = f"no answer after {_PATIENCE:.0f} seconds"
-    finally:
-        directory.remove()
-    if process.returncode != 0:
-        last = said.strip().rpartition("\n")[2]
-        what = f"under this policy, the kernel's program {' '.join(command)!r} ends with status {process.returncode}"
-        remedy = f"ipykernel must be installed for {program}, readable, and within the limits"
-        raise UnavailableError(Reason(f"{what}: {last}", remedy))
+    own = os.path.dirname(program)
+    if not os.path.isabs(program) or own in STANDARD_PATH.split(":") or "PATH" in dict(policy.env):
+        return policy
+    directories = prepare(policy, host_for(policy)).environment.directories()
+    tools = directories[:1] if policy.tools_bin is not None else []
+    return policy.with_(env={**dict(policy.env), "PATH": ":".join(dict.fromkeys([*tools, own, *directories]))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -9,11 +10,12 @@ from typing import Any
 
 from jupyter_client.provisioning import LocalProvisioner
 from traitlets import Unicode
+from traitlets.config import Application
 
-from nsbox import DEVNULL, Popen
+from nsbox import DEVNULL, Policy, Popen
 from nsbox.integrations.jupyter.directories import KernelDirectory
-from nsbox.integrations.jupyter.errors import told
-from nsbox.integrations.jupyter.policies import Options, reachable
+from nsbox.integrations.jupyter.errors import ending, told
+from nsbox.integrations.jupyter.policies import Options, reachable, with_own_programs
 
 # Variables of the environment that Jupyter makes for a kernel, except those about this machine's user.
 _VARIABLES = ("JPY_SESSION_NAME", "MPLBACKEND", "COLUMNS", "LINES")
@@ -32,6 +34,8 @@ class SandboxProvisioner(LocalProvisioner):
     workspace = Unicode("", config=True, help="The directory that is writable; by default the notebook's.")
 
     process: Any = None  # an nsbox.Popen
+    contained: Policy | None = None  # what the kernel runs under
+    _is_silent: bool = False  # its end is wished, or was reported
     _directory: KernelDirectory | None = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
@@ -78,9 +82,11 @@ class SandboxProvisioner(LocalProvisioner):
         for name in self.kernel_spec.env:
             variables[name] = given.get(name, self.kernel_spec.env[name])
         variables["JPY_PARENT_PID"] = "1"  # it needn't look whether this process lives: its sandbox ends with it
+        self.contained = with_own_programs(reachable(policy, directory, variables), cmd[0])
+        self._is_silent = False
         self.process = Popen(
             [copy if word == file else word for word in cmd],
-            policy=reachable(policy, directory, variables),
+            policy=self.contained,
             stdin=DEVNULL,
             stdout=kwargs.get("stdout"),
             stderr=kwargs.get("stderr"),
@@ -102,13 +108,31 @@ class SandboxProvisioner(LocalProvisioner):
                 pass  # the kernel alone, then
         self.process.send_signal(signum)
 
+    async def poll(self) -> int | None:
+        """Return the kernel's status if it has ended, else None. An end that nobody asked for is logged."""
+        process = self.process
+        status: int | None = await super().poll()
+        if process is not None and status and self.contained is not None and not self._is_silent:
+            self._is_silent = True
+            said, remedy = ending(self.contained, status, process.sandbox.usage)
+            # Without an application, such as a server, the manager's own log is shown to nobody.
+            log = self.log if Application.initialized() else logging.getLogger("nsbox.jupyter")
+            log.error("the kernel %r ended, %s%s", self.parent.kernel_name, said, f"; {remedy}" if remedy else "")
+        return status
+
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """Note that the kernel is asked to end."""
+        self._is_silent = True
+
     async def kill(self, restart: bool = False) -> None:
         """End the sandbox, with all that the kernel has started."""
+        self._is_silent = True
         if self.process is not None:
             self.process.kill()
 
     async def terminate(self, restart: bool = False) -> None:
         """Ask the kernel to end."""
+        self._is_silent = True
         if self.process is not None:
             self.process.terminate()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from nsbox.integrations.jupyter import directories
 from nsbox.integrations.jupyter.directories import KernelDirectory, sweep
 
 _HOLDER = """
@@ -88,6 +90,24 @@ def test_a_live_one_stays() -> None:
         process.wait()
         assert process.returncode == 0 and not path.exists()
     own.remove()
+
+
+def test_a_long_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a socket's path would be too long, the directory is in /tmp. If that can't be, the error says what to do."""
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with socket.socket(socket.AF_UNIX) as one, pytest.raises(OSError, match="too long"):
+        one.bind(f"{long}/nsbox-kernel-12345678/sockets/s-1")  # the control
+    directory = KernelDirectory()
+    assert Path(directory.path).parent == Path("/tmp") and os.stat(directory.path).st_mode & 0o777 == 0o700
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(f"{directory.sockets}/s-1")
+    directory.remove()
+    assert not os.path.exists(directory.path)
+    monkeypatch.setattr(directories, "_SHORT", "/no/such/directory")
+    with pytest.raises(OSError, match="TMPDIR is too long for sockets: name a directory of at most 6"):
+        KernelDirectory()
 
 
 def test_a_forked_child_removes_nothing() -> None:

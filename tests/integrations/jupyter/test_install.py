@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-from nsbox_kernels import LONG
+from nsbox_kernels import LONG, execute, started
 
 from nsbox import PolicyError, UnavailableError
 from nsbox.integrations.jupyter import install, main
@@ -44,7 +44,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         ('backend = "seatbelt"', "Seatbelt"),
         ('readable = ["/no/such/directory"]', "/no/such/directory"),
-        ('[limits]\nmemory = "1M"', "ipykernel_launcher --version' ends with status"),
+        ('[limits]\nmemory = "1M"', "the kernel ends at its start, "),
+        ('[limits]\nmemory = "50M"', "limits.memory=52428800"),
+        ("[limits]\nprocesses = 1", "processes=1"),
     ],
 )
 def test_what_this_machine_cannot_grant(
@@ -61,6 +63,32 @@ def test_what_this_machine_cannot_grant(
     file.write_text("")
     assert main([*command, "--policy", str(file)]) == 0
     assert (tmp_path / "place/share/jupyter/kernels/x/kernel.json").exists()
+
+
+def test_the_file_system(kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A notebook in "/" can't start; what to do is said in the words of a kernel's user."""
+    assert main(["check", "--name", "contained", "/"]) == 1
+    said = capsys.readouterr().err
+    assert "'/' is the whole file system" in said and "put the notebook in a project's own directory" in said
+
+
+def test_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A notebook in a home starts if the policy's file names the home, as the error says, and `deny` hides keys there."""
+    home = tmp_path / "me"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/id").write_text("PRIVATE KEY")
+    monkeypatch.setenv("HOME", str(home))
+    assert main(["check", "--name", "contained", str(home)]) == 1
+    said = capsys.readouterr().err
+    assert "is a home directory" in said and "`writable_paths`" in said and "--policy FILE" in said
+    key = f"print(open({str(home / '.ssh/id')!r}).read())"
+    for deny, shown in (("", "PRIVATE KEY\n"), ('deny = ["~/.ssh"]\n', "PermissionError")):  # the first is the control
+        (tmp_path / "p.toml").write_text(f'writable_paths = ["~"]\n{deny}')
+        install("home", policy=tmp_path / "p.toml", prefix=tmp_path, check=False)
+        with started("home", home) as (_, client):
+            assert execute(client, key) == shown
 
 
 def test_for_another_machine(tmp_path: Path) -> None:

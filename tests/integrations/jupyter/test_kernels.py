@@ -6,14 +6,17 @@ import asyncio
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fences
 import nbformat
 import psutil
 import pytest
@@ -158,6 +161,88 @@ def test_a_kernel_that_dies(notebooks: Path) -> None:
     with started("contained", notebooks) as (manager, client):
         client.execute("import os; os._exit(3)")
         _await(lambda: not manager.is_alive())
+
+
+@pytest.mark.parametrize("limit", ['memory = "50M"', "processes = 1"])
+def test_a_kernel_that_dies_at_its_start(
+    notebooks: Path, tmp_path: Path, limit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jupyter says that it died; nsbox's line in the log says which limits it has. A kernel that is ended has no line."""
+    (tmp_path / "p.toml").write_text(f"[limits]\n{limit}\n")
+    install("small", policy=tmp_path / "p.toml", prefix=tmp_path, check=False)
+    with pytest.raises(RuntimeError, match="Kernel died"), started("small", notebooks):
+        pass
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "nsbox.jupyter"]
+    assert line.startswith("the kernel 'small' ended, ") and limit.partition(" ")[0] + "=" in line
+    caplog.clear()
+    with started("contained", notebooks):
+        pass
+    assert not [record for record in caplog.records if record.name == "nsbox.jupyter"]
+
+
+def test_a_long_directory_for_temporary_files(notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's sockets have short names all the same."""
+    (tmp_path / ("long" * 25)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 25)))
+    with started("contained", notebooks) as (_, client):
+        assert execute(client, "print(1)") == "1\n"
+
+
+def _wheel(directory: Path) -> Path:
+    """Make a wheel of a package that has one module, toolbox."""
+    path = directory / "toolbox-1.0-py3-none-any.whl"
+    info = "toolbox-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("toolbox.py", "answer = 42\n")
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: toolbox\nVersion: 1.0\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def test_installing_packages(notebooks: Path, tmp_path: Path) -> None:
+    """The page's policy lets `%pip` and `!pip` install into the notebook's directory. The control: by default, neither can.
+
+    After the first install, the kernel is restarted; later ones can be imported at once.
+    """
+    page = (Path(__file__).resolve().parents[3] / "docs/integrations/jupyter.md").read_text()
+    (policy,) = [block.code for block in fences.blocks(page) if block.language == "toml" and "PIP_TARGET" in block.code]
+    (tmp_path / "p.toml").write_text(policy)
+    install("packages", policy=tmp_path / "p.toml", prefix=tmp_path, check=False)
+    _wheel(notebooks)
+    words = "pip install --no-index --find-links . toolbox"
+    for command in (f"%{words}", f"!{words}"):
+        with started("contained", notebooks) as (_, client):
+            execute(client, command)
+            assert execute(client, "import toolbox") == "ModuleNotFoundError"
+        is_first = not (notebooks / "packages").exists()
+        with started("packages", notebooks) as (manager, client):
+            execute(client, command)
+            if is_first:
+                manager.restart_kernel(now=True)
+                client.wait_for_ready(timeout=LONG)
+            assert execute(client, "import toolbox; print(toolbox.answer)") == "42\n", command
+        for path in (notebooks / "packages").iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_the_kernels_own_programs(notebooks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They come first in PATH, after those of tools_bin. A PATH that the policy sets stays as it is."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    code = "import os; print(os.environ['PATH'])"
+    own = os.path.dirname(sys.executable)
+    (tmp_path / "tools").mkdir()
+    for i, (policy, path) in enumerate(
+        (
+            ("", own),
+            (f"tools_bin = '{tmp_path}/tools'", f"{tmp_path}/tools:{own}"),
+            ('env = {PATH = "/usr/bin:/x"}', "/usr/bin:/x"),
+        )
+    ):
+        (tmp_path / "p.toml").write_text(policy)
+        install(f"own{i}", policy=tmp_path / "p.toml", prefix=tmp_path, check=False)
+        with started(f"own{i}", notebooks) as (_, client):
+            assert f"{execute(client, code).strip()}:".startswith(f"{path}:")
 
 
 def test_the_environment(notebooks: Path, monkeypatch: pytest.MonkeyPatch, kernels: Path) -> None:

@@ -60,11 +60,11 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(notebooks: Path, *options: str) -> Iterator[Server]:
+def serving(notebooks: Path, *options: str, home: Path | None = None) -> Iterator[Server]:
     made = Server(_free_port(), notebooks.parent / "server.log")
     options = ("--no-browser", f"--ServerApp.port={made.port}", "--ServerApp.port_retries=0", "--allow-root", *options)
     command = [sys.executable, "-m", "jupyterlab", *options, "--IdentityProvider.token=t"]
-    home = notebooks.parent / "home"  # kernels refuse to work in a home
+    home = home or notebooks.parent / "home"  # kernels refuse to work in a home
     home.mkdir(exist_ok=True)
     log = made.log.open("a")
     made.process = process = subprocess.Popen(
@@ -193,6 +193,37 @@ def test_a_kernel_that_cannot_start(server: Server, notebooks: Path, tmp_path: P
     server.ask("DELETE", f"/api/kernels/{kernel}")
 
 
+def test_a_server_in_a_home(notebooks: Path) -> None:
+    """A client that names a directory of keys gets no kernel there. The control, an ordinary kernel, prints the key."""
+    (notebooks / ".ssh").mkdir()
+    (notebooks / ".ssh/id").write_text("PRIVATE KEY")
+    (notebooks / "project").mkdir()
+    with serving(notebooks, home=notebooks) as server:
+        for path, problem in ((".ssh", "where programs keep keys"), ("", "is a home directory")):
+            message = server.refused("POST", "/api/kernels", {"name": "contained", "path": path})
+            assert problem in message and "writable_paths" in message, message
+        for name, path, said in (("python3", ".ssh", "PRIVATE KEY\n"), ("contained", "project", "")):
+            kernel = server.ask("POST", "/api/kernels", {"name": name, "path": path})["id"]
+            channel = server.channel(kernel)
+            assert _run(channel, f"print(open({str(notebooks / '.ssh/id')!r}).read())")[0] == said
+            channel.close()
+            server.ask("DELETE", f"/api/kernels/{kernel}")
+
+
+def test_a_kernel_that_dies_at_its_start(notebooks: Path, tmp_path: Path) -> None:
+    """The server's log says which limits its policy has."""
+    (tmp_path / "p.toml").write_text('[limits]\nmemory = "50M"\n')
+    install("small", policy=tmp_path / "p.toml", prefix=tmp_path, check=False)
+    with serving(notebooks, "--MappingKernelManager.kernel_info_timeout=10") as server:
+        server.ask("POST", "/api/kernels", {"name": "small"})
+        end = time.monotonic() + LONG
+        while "the kernel 'small' ended, " not in server.log.read_text():
+            assert time.monotonic() < end, server.log.read_text()
+            time.sleep(0.5)
+        line = next(line for line in server.log.read_text().splitlines() if "the kernel 'small' ended, " in line)
+        assert "memory=52428800" in line
+
+
 def test_a_program_that_is_missing(server: Server, kernels: Path) -> None:
     """A kernel whose program isn't there is told as well."""
     file = kernels / "contained/kernel.json"
@@ -217,7 +248,7 @@ def test_a_restart_that_fails(server: Server, tmp_path: Path) -> None:
 
 def test_a_server_that_is_killed(notebooks: Path, tmp_path: Path) -> None:
     """Its kernels end. What it left is removed when the next server starts a kernel, whose own stays."""
-    place = tmp_path / "temporary"
+    place = tmp_path / "t"  # a short name: sockets lie in it
     place.mkdir()
 
     def directories() -> set[str]:
