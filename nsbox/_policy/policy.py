@@ -107,8 +107,8 @@ class Policy(Questions, Frozen):
     uid, gid: the command's inside; None: the caller's.
     hostname: None: the host's.
     home: HOME, an absolute path. A workspace also has "private" (its default: an empty directory of the sandbox's own,
-        which a Sandbox keeps while it is open), "private:NAME" (kept under that name, from one run to the next),
-        "workspace" and "tmp".
+        which a Sandbox keeps for its commands while it is open, if they may write anywhere), "private:NAME" (kept under
+        that name, from one run to the next), "workspace" and "tmp".
     env: variables to set, a mapping or pairs.
     pass_env: names of variables that are taken from the caller's environment when a command starts.
     inherit_env: take the caller's whole environment. host() and layers(): True.
