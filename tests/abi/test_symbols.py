@@ -141,7 +141,7 @@ def test_extension_exports_only_itself(elf: Any) -> None:
 
 
 NEEDED, TEXTREL = 1, 22  # of a dynamic section, elf(5)
-SHOWN = {"nsbox_branch_begin", "nsbox_branch_end", "nsbox_branch_enter", "nsbox_branch_fork"}
+SHOWN = {"nsbox_branch_begin", "nsbox_branch_end", "nsbox_branch_enter", "nsbox_branch_fork", "nsbox_branch_look"}
 
 
 def check_branch_library(elf: Any, path: Path) -> None:
