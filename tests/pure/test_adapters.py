@@ -28,6 +28,7 @@ ALLOWED = {
     "nsbox._config.load.load": "Inspect needs a file's `mode`, which Policy.load() doesn't return",
     "nsbox._files.files.Tree": "what a kernel left among its sockets is removed, however deep, without following links",
     "nsbox._files.files.remove": "as above",
+    "nsbox._paths.user_homes.check_workspace": "its error says what a kernel's user can do who means a home",
     "nsbox._python.call.check_code": "submit() refuses on the client what a worker would refuse",
     "nsbox._python.call.check_inputs": "as above",
 }

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nsbox import Policy, PolicyError
-from nsbox._lookup.host import host_for
+from nsbox._calls.environment import environment
 from nsbox._paths.user_homes import check_workspace
-from nsbox._policy.variables import STANDARD_PATH
-from nsbox._spawn.prepare import prepare
 from nsbox.integrations.jupyter.directories import KernelDirectory
 from nsbox.integrations.jupyter.places import guarded
 
@@ -58,13 +56,16 @@ def reachable(policy: Policy, directory: KernelDirectory, variables: Mapping[str
 def with_own_programs(policy: Policy, program: str) -> Policy:
     """Return the policy with a PATH in which the programs beside the kernel's own, such as pip, are the first.
 
+    policy: one of reachable().
     program: the kernel's, as in kernel.json. If it is a system's, or if the policy sets PATH, nothing changes.
 
     Raises what a start under the policy raises.
     """
-    own = os.path.dirname(program)
-    if not os.path.isabs(program) or own in STANDARD_PATH.split(":") or "PATH" in dict(policy.env):
+    own, env = os.path.dirname(program), dict(policy.env)
+    if not os.path.isabs(program) or own in os.defpath.split(":") or "PATH" in env:
         return policy
-    directories = prepare(policy, host_for(policy)).environment.directories()
+    made = environment(policy, None, env)
+    assert made is not None  # a kernel's policy has variables
+    directories = made.get("PATH", "").split(":")
     tools = directories[:1] if policy.tools_bin is not None else []
-    return policy.with_(env={**dict(policy.env), "PATH": ":".join(dict.fromkeys([*tools, own, *directories]))})
+    return policy.with_(env={**env, "PATH": ":".join(dict.fromkeys([*tools, own, *directories]))})

@@ -214,7 +214,7 @@ def test_a_kernel_that_dies_at_its_start(notebooks: Path, tmp_path: Path) -> Non
     """The server's log says which limits its policy has."""
     (tmp_path / "p.toml").write_text('[limits]\nmemory = "50M"\n')
     install("small", policy=tmp_path / "p.toml", prefix=tmp_path, check=False)
-    with serving(notebooks, "--MappingKernelManager.kernel_info_timeout=10") as server:
+    with serving(notebooks, "--KernelRestarter.restart_limit=0") as server:  # no server ends while it restarts a kernel
         server.ask("POST", "/api/kernels", {"name": "small"})
         end = time.monotonic() + LONG
         while "the kernel 'small' ended, " not in server.log.read_text():
