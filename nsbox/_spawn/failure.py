@@ -207,7 +207,7 @@ def _note_invisible(error: OSError, policy: Policy, host: Host, program: Named) 
 
             prefix = prefix_of(real)
             help = "" if prefix is None else f": add read=[{printable(prefix)!r}] for that Python"
-            led = f"leads by a link to {printable(real)}, which the sandbox lacks"
+            led = f"is a link to {printable(real)}, which isn't in the sandbox"
             error.add_note(f"nsbox: {printable(path)} {led}{help}")
             return error
         error.add_note(

@@ -46,4 +46,4 @@ def hints_of(
 def _of_owner(policy: Policy, host: Host, text: str, workspace: str) -> Iterator[Hint]:
     """Yield what to do about another user's files: a Sandbox and a task give root's commands the owner's rights."""
     if _REFUSED.search(text) and (instead := owner.remedy(policy, host, workspace)):
-        yield Hint("owner", f"{instead}, or use a task: a transaction gives commands none of the owner's rights")
+        yield Hint("owner", f"{instead}, or use a task: in a transaction, commands don't get the owner's rights")

@@ -34,8 +34,8 @@ _RUN = (
 )
 NOT_KEPT = Hint(
     "not-kept",
-    "its directory and variables weren't kept: the shell was killed or replaced (exec), exited with a trap of its own "
-    "on EXIT, or couldn't report them (ulimit)",
+    "its directory and variables weren't kept: the shell was killed or replaced (exec), ended through its own EXIT "
+    "trap, or couldn't report them (ulimit)",
 )
 
 # What `export -p` prints in bash, in the shells of POSIX, and in zsh: a name, and mostly a value as a quoted word.

@@ -51,7 +51,7 @@ def full(seen: View, text: str, start: str, store: str | None = None) -> Iterato
     if in_memory:
         yield Hint("no-space", f"{printable(in_memory[0])} {has}")
     elif not named and not found:
-        yield Hint("no-space", f"what it can write to on disk has room, so it may have been /tmp, which {has}")
+        yield Hint("no-space", f"the disks that it can write to have room, so perhaps /tmp was full: it {has}")
 
 
 def replaced(

@@ -35,7 +35,7 @@ UNREACHED = re.compile(
     r"(?:Could not|Couldn't|Failed to|Can't|unable to) connect"
 )
 OFF = (
-    "the network is off in this sandbox (network='none'); whoever starts it can list hosts, such as "
+    "the network is off in this sandbox (network='none'); the caller can allow hosts, such as "
     "network=['api.example:443']"
 )
 _CONNECT = re.compile(r"(?:Could not|Couldn't|[Ff]ailed to|Can't|[Uu]nable to) connect to ")
@@ -181,8 +181,8 @@ def unreached(text: str) -> Iterator[tuple[str, str]]:
     elif lines:
         yield (
             "network",
-            "network= refused nothing here: there is no IPv6 in the sandbox, so call hosts by their names; a server of "
-            "this machine needs the entry 'localhost:PORT'",
+            "the network list refused nothing. There is no IPv6 in the sandbox, so call hosts by their names; a server "
+            "of this machine needs the entry 'localhost:PORT'",
         )
 
 
@@ -230,7 +230,7 @@ def program(seen: View, name: str) -> tuple[str, str]:
             removed = "an earlier command may have removed it, or this one has set PATH"
             return (
                 "missing-program",
-                f"{name!r} is {printable(path)} outside, and the command hasn't found it: {removed}",
+                f"{name!r} is {printable(path)} outside, but the command didn't find it: {removed}",
             )
         return "missing-program", f"{name!r} is {printable(path)} in the sandbox, which isn't in PATH: call it by that"
     led = by_link(seen, path, [one for one in _directories(path) if seen.problem(one, write=False)[1]])

@@ -181,9 +181,9 @@ def _killed(policy: Policy, usage: Usage | None) -> Hint:
         if not usage.oom_kills and reaches(usage.user + usage.system, hard):
             return _used_up(policy)
         if usage.oom_kills or (usage.cause == "limit" and limits.total_memory is not None):
-            return Hint("limit", f"all together used too much memory ({_amount(policy, 'total_memory')})")
-    seen = "" if usage is None else "no limit of the policy is seen to be reached, but "
-    text = "it was killed by SIGKILL: it may have sent that itself, or another process did"
+            return Hint("limit", f"its processes together used too much memory ({_amount(policy, 'total_memory')})")
+    seen = "" if usage is None else "no limit of the policy seems to have been reached; "
+    text = "it was killed by SIGKILL, by itself or by another process"
     return Hint("killed", f"{text}; {seen}perhaps this machine is short of memory")
 
 

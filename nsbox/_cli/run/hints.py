@@ -31,7 +31,7 @@ _NAMES = (
     (re.compile(r"\bnetwork=(?=\s)"), lambda _: "--allow-net"),
     (re.compile(r"(--(?:memory|total-memory|file-size) \d+) ([KMGT])iB"), lambda found: f"{found[1]}{found[2]}"),
     (
-        re.compile(r"; whoever starts it can list hosts, such as --allow-net \S+"),
+        re.compile(r"; the caller can allow hosts, such as --allow-net \S+"),
         lambda _: "; --allow-net HOST lets it connect",
     ),
     (re.compile(r", or put bash in the sandbox \(shell_path\)"), lambda _: ""),

@@ -27,7 +27,7 @@ class Options:
         """Return the policy of a kernel whose notebook is in a directory; raises what Policy.load() raises."""
         workspace = self.workspace or directory
         if os.path.realpath(workspace) == "/":
-            problem = "'/' is the whole file system, which no kernel can have as its directory"
+            problem = "'/' can't be a kernel's directory: it is the whole file system"
             raise PolicyError("workspace", f"{problem}; put the notebook in a project's own directory")
         if not self.policy:
             meant = "write a file with its path in `writable_paths`, and install the kernel with --policy FILE"

@@ -63,7 +63,7 @@ def _reason(provisioner: SandboxProvisioner, printed: str) -> Reason:
         what, remedy = f"gives no answer within {_PATIENCE:.0f} seconds", ""
     else:
         said, remedy = ending(policy, status, process.sandbox.usage, printed)
-        what = f"ends at its start, {said}"
+        what = f"ended while it started, {said}"
     last = printed.strip().rpartition("\n")[2]
     needs = "ipykernel, or the kernel of --base, must be installed, readable in the sandbox, and within the limits"
     return Reason(f"under this policy the kernel {what}{': ' if last else ''}{last}", remedy or needs)

@@ -44,7 +44,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         ('backend = "seatbelt"', "Seatbelt"),
         ('readable = ["/no/such/directory"]', "/no/such/directory"),
-        ('[limits]\nmemory = "1M"', "the kernel ends at its start, "),
+        ('[limits]\nmemory = "1M"', "the kernel ended while it started, "),
         ('[limits]\nmemory = "50M"', "limits.memory=52428800"),
         ("[limits]\nprocesses = 1", "processes=1"),
     ],
@@ -69,7 +69,7 @@ def test_the_file_system(kernels: Path, capsys: pytest.CaptureFixture[str]) -> N
     """A notebook in "/" can't start; what to do is said in the words of a kernel's user."""
     assert main(["check", "--name", "contained", "/"]) == 1
     said = capsys.readouterr().err
-    assert "'/' is the whole file system" in said and "put the notebook in a project's own directory" in said
+    assert "'/' can't be a kernel's directory" in said and "put the notebook in a project's own directory" in said
 
 
 def test_a_home(

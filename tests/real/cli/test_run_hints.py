@@ -43,7 +43,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
             152,
             "it used up its processor time (--cpu-seconds 1)",
         ),
-        (["--", "sh", "-c", "kill -9 $$"], 137, "it was killed by SIGKILL: it may have sent that itself"),
+        (["--", "sh", "-c", "kill -9 $$"], 137, "it was killed by SIGKILL, by itself or by another process"),
         (
             ["--memory", "2G", "--", "sh", "-c", "kill -SEGV $$"],
             139,

@@ -54,6 +54,6 @@ def test_a_program_that_was_removed(task: Task) -> None:
     done = task.shell("rm /usr/bin/cksum; cksum file")
     assert [hint.kind for hint in done.why] == ["missing-program"]
     assert done.why[0].message == (
-        "'cksum' is /usr/bin/cksum outside, and the command hasn't found it: an earlier command may have removed it, or "
+        "'cksum' is /usr/bin/cksum outside, but the command didn't find it: an earlier command may have removed it, or "
         "this one has set PATH"
     )

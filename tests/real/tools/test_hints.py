@@ -191,7 +191,7 @@ def test_a_program_behind_a_link(linked: tuple[Sandbox, Path, Path], monkeypatch
         assert f"add read=['{elsewhere}/bin']" in message
     with pytest.raises(FileNotFoundError) as caught:
         nsbox.run([f"{shown}/their-tool"], policy=box.policy)
-    assert f"leads by a link to {elsewhere}/bin/their-tool, which the sandbox lacks" in caught.value.__notes__[0]
+    assert f"is a link to {elsewhere}/bin/their-tool, which isn't in the sandbox" in caught.value.__notes__[0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a link in /usr is for root to make")
@@ -471,15 +471,18 @@ def test_network_events(policy: Policy, message: str) -> None:
     assert found["network"].startswith("evil.example isn't in network= (packages.example:443); add 'evil.example:443'")
 
 
+NOTHING = "the network list refused nothing"
+
+
 @pytest.mark.parametrize("message", [*NETWORK_WORDS, ""])
 def test_network_is_not_guessed_under_a_list(policy: Policy, message: str) -> None:
     """Without a report the network isn't said to be off; at most what the relay can't see. Without a list, as before."""
     listed = under_list(policy)
     late = Ending(5, "SIGTERM", 2, False)
-    assert reasons(listed, message).get("network", "network= refused nothing").startswith("network= refused nothing")
+    assert reasons(listed, message).get("network", NOTHING).startswith(NOTHING)
     assert "off" not in reasons(listed, message, ending=late).get("network", "")
     said = reasons(policy, message, ending=late)["network"]
-    assert "network='none'" in said and "whoever starts it can list hosts, such as network=['api.example:443']" in said
+    assert "network='none'" in said and "the caller can allow hosts, such as network=['api.example:443']" in said
 
 
 def test_the_own_127_0_0_1_under_a_list(policy: Policy) -> None:

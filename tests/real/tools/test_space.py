@@ -15,7 +15,7 @@ from nsbox._tools import space
 from nsbox._tools.view import view
 
 IN_TMP = "/tmp is in memory, and has 50 MiB (tmp_size); files belong in the workspace"
-PERHAPS = f"what it can write to on disk has room, so it may have been /tmp, which {IN_TMP.removeprefix('/tmp ')}"
+PERHAPS = f"the disks that it can write to have room, so perhaps /tmp was full: it {IN_TMP.removeprefix('/tmp ')}"
 
 
 @pytest.fixture

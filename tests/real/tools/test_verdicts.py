@@ -118,7 +118,7 @@ def used(seconds: float, cause: str = "signal", oom_kills: int = 0) -> Usage:
     [
         (Limits(cpu_seconds=10), -9, used(9.4), "cpu_seconds=10"),
         (Limits(cpu_seconds=10), 137, used(9.4), "cpu_seconds=10"),
-        (Limits(cpu_seconds=10), -9, used(1), "killed by SIGKILL: it may have sent that itself"),
+        (Limits(cpu_seconds=10), -9, used(1), "killed by SIGKILL, by itself or by another process"),
         (Limits(total_memory="1G"), -9, used(1, "limit", 1), "total_memory=1 GiB"),
         (Limits(total_memory="1G"), 2, used(1, "exit", 1), "total_memory=1 GiB"),
         (Limits(total_memory="1G", cpu_seconds=1), 137, used(3, "exit", 1), "total_memory"),
@@ -186,5 +186,5 @@ def test_its_own_kill(workspace: Path) -> None:
     with Sandbox(Policy.workspace(workspace)) as box:
         for line in ("kill -9 $$", "sh -c 'kill -9 $$'; exit $?"):
             (hint,) = box.shell(line).why
-            assert hint.kind == "killed" and "it may have sent that itself" in hint.message
-            assert "no limit of the policy is seen to be reached" in hint.message and "perhaps" in hint.message
+            assert hint.kind == "killed" and "by itself or by another process" in hint.message
+            assert "no limit of the policy seems to have been reached" in hint.message and "perhaps" in hint.message

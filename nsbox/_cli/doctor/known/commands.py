@@ -152,7 +152,8 @@ COMMANDS = (
         "BusyError: processes of the task still run: sleep",
         pattern("of the task still run", "of the transaction still run", "BusyError"),
         ("commit", "snapshot", "busy"),
-        "what a command left running could still write, so a task or transaction can't be committed or copied",
+        "processes that a command left running could still write, so a task or transaction can't be committed or "
+        "copied",
         "`task.kill_processes()` ends all of it; or wait for each Popen and stream, and `kill()` jobs",
         None,
         "tasks.md",
