@@ -10,11 +10,15 @@ from nsbox._base.display import printable, shown
 from nsbox._base.errors import AccessError, PolicyError
 
 
-def complain(error: BaseException, status: int) -> int:
-    """Print an error as one line on standard error; return the exit status."""
+def complain(error: BaseException, status: int, *, is_from_file: bool = False) -> int:
+    """Print an error as one line on standard error; return the exit status.
+
+    is_from_file: whether the policy is a file's. Its keys have the names that errors use, and options don't go with it.
+    """
     from nsbox._cli.policy import in_options
 
-    say(in_options("; ".join([str(error), *getattr(error, "__notes__", [])])))
+    text = "; ".join([str(error), *getattr(error, "__notes__", [])])
+    say(text if is_from_file else in_options(text))
     return status
 
 

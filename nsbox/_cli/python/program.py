@@ -185,7 +185,7 @@ class Work:
         """Report an error; return the exit status for it."""
         with contextlib.suppress(NsboxError):
             self._stack.close()
-        return failed(error, self._options.chdir)
+        return failed(error, self._options)
 
 
 def late(options: argparse.Namespace, status: int) -> int:
@@ -193,14 +193,15 @@ def late(options: argparse.Namespace, status: int) -> int:
     return complain(PolicyError("--timeout", f"the code was ended after {options.timeout:g} s"), status)
 
 
-def failed(error: BaseException, chdir: str | None) -> int:
-    """Report an error of the start; return the exit status for it. chdir: the directory that an option names."""
+def failed(error: BaseException, options: argparse.Namespace) -> int:
+    """Report an error of the start; return the exit status for it."""
     if isinstance(error, NotStarted):
         error = error.error
     if isinstance(error, InterpreterError):
         return no_interpreter(error)
     if isinstance(error, NsboxError | OSError):
-        return complain(of_chdir(error, chdir), 2 if isinstance(error, PolicyError) else 125)
+        status, is_from_file = 2 if isinstance(error, PolicyError) else 125, options.policy is not None
+        return complain(of_chdir(error, options.chdir), status, is_from_file=is_from_file)
     import traceback  # for a bug of ours
 
     traceback.print_exception(error)

@@ -253,9 +253,11 @@ class Work:
         """Report an error; return the exit status for it."""
         self._drop()
         if isinstance(error, NotStarted):
-            return complain(of_chdir(error.error, self._options.chdir), error.status)
+            named = of_chdir(error.error, self._options.chdir)
+            return complain(named, error.status, is_from_file=self._options.policy is not None)
         if isinstance(error, NsboxError):
-            return complain(error, 2 if isinstance(error, PolicyError) else 125)
+            status = 2 if isinstance(error, PolicyError) else 125
+            return complain(error, status, is_from_file=self._options.policy is not None)
         if isinstance(error, OSError):
             return complain(error, 125)
         import traceback  # for a bug of ours

@@ -156,6 +156,20 @@ def test_a_policy_of_a_file(workspace: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("subcommand", ["run", "python"])
+def test_a_remedy_for_a_file(workspace: Path, subcommand: str) -> None:
+    """What this machine can't grant, in the file's words: --degrade doesn't go with --policy. The control has options."""
+    (workspace / "nsbox.toml").write_text(f'workspace = "{workspace}"\nbackend = "landlock"\n')
+    words = ["--", "true"] if subcommand == "run" else ["-c", "pass"]
+    for options, expected, other in (
+        (["-p", "nsbox.toml"], "degrade=[", "--degrade"),
+        (["-w", ".", "--backend", "landlock"], "--degrade ", "degrade=["),
+    ):
+        line = [*COMMAND, subcommand, *options, *words]
+        done = subprocess.run(line, cwd=workspace, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 125 and expected in done.stderr and other not in done.stderr
+
+
 def test_a_limit_of_the_caller(workspace: Path) -> None:
     """It isn't called the policy's."""
     line = "ulimit -f 1000; exec " + " ".join([*COMMAND, "run", "-c", "'head -c 2000000 /dev/zero > big'"])
