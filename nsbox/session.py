@@ -261,7 +261,8 @@ class Session(Commands, FileTools):
 
     def _kept_shell(self, command: str, path: Any, check: bool, options: dict[str, Any]) -> ToolResult:
         way, before = self._open_way(), self._shell
-        policy, basis = way.policy, before.applied(built(way.policy, way.exists))
+        policy, env = way.policy, built(way.policy, way.exists)
+        basis = before.applied(env)
         state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
         try:
             own = {"pass_fds": (state,), "basis": basis, "shells": tools_shell.shells(policy, path)}
@@ -273,7 +274,7 @@ class Session(Commands, FileTools):
                     began = call.environment or {}
                     others = {**basis, **(options.get("env") or {})}
                     secrets = [value for name, value in began.items() if value and others.get(name) != value]
-                    self._shell = before.after(report, began, secrets)
+                    self._shell = before.after(report, began, secrets, env)
                 elif result.shell is not None:
                     result = replace(result, why=(*result.why, shell_state.NOT_KEPT))
             if check:

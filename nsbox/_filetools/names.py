@@ -124,7 +124,7 @@ class _Branch:
                 return self._opened(name, above), -1
             os.chmod(path, mode | 0o700)
             try:
-                return self._opened(name, above), mode
+                return os.open(".", DIRECTORY, dir_fd=handle), mode  # the name may be another directory's by now
             except BaseException:
                 os.chmod(path, mode)
                 raise

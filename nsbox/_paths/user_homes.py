@@ -1,6 +1,7 @@
 """What a workspace would open of a home: all of it, or a directory in which programs keep keys.
 
-Homes are the caller's, those of the workspace's owner, and everybody's.
+Homes are the caller's, those of the workspace's owner, and everybody's. For directories of keys, the owners of the
+directories around it count too: under sudo, one in a user's ~/.config may be root's.
 
 A home has keys and tokens to read, and files that programs outside obey later: .profile, .bashrc, .config. A caller who
 starts in it seldom means to open all that. So a home, and each directory around one, is no workspace unless the caller
@@ -93,16 +94,18 @@ def keys_at(root: str) -> str | None:
 
     root: an absolute path without links.
     """
+    above: dict[tuple[int, int] | None, str] = {}  # root, and the directories around it
+    owners = set()
+    at = root
     try:
-        owner = os.stat(root).st_uid
+        while at != "/":
+            status = os.stat(at)
+            above[status.st_dev, status.st_ino] = at
+            owners.add(status.st_uid)
+            at = os.path.dirname(at)
     except OSError:
         return None
-    above: dict[tuple[int, int] | None, str] = {}  # root, and the directories around it
-    at = root
-    while at != "/":
-        above[_identity(at)] = at
-        at = os.path.dirname(at)
-    for home in dict.fromkeys(_homes_of_users(owner)):
+    for home in dict.fromkeys(_homes_of_users(*owners)):
         if not home.startswith("/") or (own := _identity(home)) is None:
             continue
         if os.path.basename(root).startswith(".") and _identity(os.path.dirname(root)) == own:
@@ -144,11 +147,11 @@ def _homes(owner: int) -> Iterator[str]:
     yield from _USUAL
 
 
-def _homes_of_users(owner: int) -> Iterator[str]:
-    """Yield the homes of the caller, by HOME and the user database, and of the directory's owner."""
+def _homes_of_users(*owners: int) -> Iterator[str]:
+    """Yield the homes of the caller, by HOME and the user database, and of a directory's owners."""
     yield getattr(os, "environ", {}).get("HOME", "")
     if pwd is not None:
-        for uid in {os.getuid(), os.geteuid(), owner}:
+        for uid in {os.getuid(), os.geteuid(), *owners}:
             yield _home_of(uid)
 
 

@@ -157,10 +157,10 @@ class confined:
 
     The policy belongs to the context (contextvars). Asyncio tasks, threads and forks that the block starts have it too,
     for as long as they run. So has what the block submits to a ThreadPoolExecutor, as loop.run_in_executor() does,
-    whenever that pool was made. What other code submits there has not. Not contained are other threads from before the
-    block, even if they work for it, and threads that are made without Python's module threading: for these, say
-    threads=True. What such a thread forks has the policy in any case. While blocks with different policies are open, a
-    thread or fork without one can start nothing.
+    whenever that pool was made, and callbacks of such work (add_done_callback). What other code submits there has not.
+    Not contained are other threads from before the block, even if they work for it, and threads that are made without
+    Python's module threading: for these, say threads=True. What such a thread forks has the policy in any case. While
+    blocks with different policies are open, a thread or fork without one can start nothing.
 
     Calls install(). In the block, other ways to start a program (os.system, os.exec*, os.forkpty, os.posix_spawn, an
     earlier `from subprocess import Popen`, multiprocessing's spawn and forkserver, uvloop's own functions) raise

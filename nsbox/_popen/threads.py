@@ -2,6 +2,7 @@
 
 A new thread begins with a context of its own, without the block's policy. So Thread.start() hands the policy on, and
 ThreadPoolExecutor.submit() sends it along with the work: the threads of a pool serve many callers, inside and outside.
+So does Future.add_done_callback(), whose function is called by the thread that has done the work, after it.
 OpenTelemetry carries its context in the same way. What stays as it is outside of blocks: threads that run already and
 fetch their work by means of their own, and threads that are started without the module threading.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from nsbox._base.errors import NsboxError
@@ -28,6 +29,7 @@ def follow() -> None:
     """Have threads and pools follow blocks, for the whole process. To be called once."""
     threading.Thread.start = _starting(threading.Thread.start)  # type: ignore[assignment, method-assign]
     ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
+    Future.add_done_callback = _calling_back(Future.add_done_callback)  # type: ignore[method-assign]
 
 
 def _starting(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
@@ -63,6 +65,14 @@ def _submitting(submit: Callable[..., Any]) -> Callable[..., Any]:
         return submit(self, functools.partial(_call, policy, fn), *args, **options)
 
     return submitted
+
+
+def _calling_back(add: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(add)
+    def added(self: Future[Any], fn: Callable[[Future[Any]], object]) -> None:
+        add(self, functools.partial(_call, in_force.get(), fn))
+
+    return added
 
 
 def _is_of_threads(executor: ThreadPoolExecutor) -> bool:

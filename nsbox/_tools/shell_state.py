@@ -39,15 +39,17 @@ NOT_KEPT = Hint(
 )
 
 # What `export -p` prints in bash, in the shells of POSIX, and in zsh: a name, and mostly a value as a quoted word.
+# Commands can forge all of it. So no character is looked at more than a few times: a match has everything up to the
+# place where its value ends (3) or isn't one, and a quote without an end has the rest.
 _PIECE = (
     rb"""'[^']*+'|"(?:[^"\\]|\\.)*+"|\$'(?:[^'\\]|\\.)*+'|\\.|[^\s'"\\$]++|\$"""  # each begins with another character
 )
 _VARIABLE = re.compile(
-    rb"^(?:export|declare -\w++|typeset -\w++) ([A-Za-z_]\w*+)(?:=(?!\()((?:%s)*+))?$" % _PIECE,
+    rb"^(?:export|declare -\w++|typeset -\w++) ([A-Za-z_]\w*+)(?:=(?!\()((?:%s)*+)(?:($)|['\"].*+)?)?" % _PIECE,
     re.MULTILINE | re.DOTALL,
 )
 _PIECES = re.compile(_PIECE, re.DOTALL)
-_FUNCTION = re.compile(rb"^(\S++) \(\) *\n(.*?)\ndeclare -fx \1$", re.MULTILINE | re.DOTALL)
+_FUNCTION = re.compile(rb"^([^\s=]++) \(\) *\n", re.MULTILINE)  # its first line
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|(?:M-\\C-|M-|C-)?.)", re.DOTALL)
 _LETTERS = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"E": b"\x1b", b"f": b"\f", b"n": b"\n", b"r": b"\r"}
 _LETTERS |= {b"t": b"\t", b"v": b"\v"}
@@ -68,16 +70,20 @@ class ShellState(Frozen):
         """Return an environment with the changes."""
         return {name: value for name, value in {**env, **dict(self.changes)}.items() if value is not None}
 
-    def after(self, report: Report, began: Mapping[str, str], secrets: Collection[str]) -> ShellState:
+    def after(
+        self, report: Report, began: Mapping[str, str], secrets: Collection[str], env: Mapping[str, str]
+    ) -> ShellState:
         """Return the state after a shell. What it hasn't changed stays as it is here, so env= was for it alone.
 
-        began: the environment that it began with. secrets: values that no variable may hand on.
+        began: the environment that it began with. secrets: values that no variable may hand on. env: what the policy
+        builds. No other variable has to be unset, so a state grows no larger than a report, however many there are.
         """
         changes = dict(self.changes)
         for name in began.keys() | report.variables.keys():
             value = report.variables.get(name)
             if value != began.get(name) and not any(secret in (value or "") for secret in secrets):
                 changes[name] = value
+        changes = {name: value for name, value in changes.items() if value is not None or name in env}
         return ShellState(report.directory, tuple(sorted(changes.items())))
 
 
@@ -111,14 +117,21 @@ def report(data: bytes) -> Report | None:
 
 def _variables(text: bytes) -> Iterator[tuple[bytes, bytes]]:
     for found in _VARIABLE.finditer(text):
-        if found[2] is not None:  # it has a value
+        if found[3] is not None:  # it has a value
             yield found[1], b"".join(_unquoted(piece) for piece in _PIECES.findall(found[2]))
 
 
 def _functions(text: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield functions as bash passes them on in the environment."""
-    for found in _FUNCTION.finditer(text):
-        yield b"BASH_FUNC_%s%%%%" % found[1], b"() " + found[2]
+    text += b"\n"
+    found = _FUNCTION.search(text)
+    while found is not None:
+        last = b"\ndeclare -fx %s\n" % found[1]
+        end = text.find(last, found.end())
+        if end < 0:  # bash always prints one
+            return
+        yield b"BASH_FUNC_%s%%%%" % found[1], b"() " + text[found.end() : end]
+        found = _FUNCTION.search(text, end + len(last))
 
 
 def _unquoted(piece: bytes) -> bytes:

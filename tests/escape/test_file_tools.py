@@ -197,3 +197,29 @@ def test_modes_after_a_refusal(tmp_path: Path) -> None:
         said = box.shell("stat -c %a d d/a; ls d; chmod 700 d/a; stat -c %a d/a/b").stdout.split()
     assert said == ["755", "100", "a", "f", "0"]
     (ws / "d/a/b").chmod(0o700)
+
+
+def test_a_directory_that_is_exchanged_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was opened by force has its mode again, and no other gets that mode. Control: they were exchanged."""
+    (ws := tmp_path / "ws").mkdir()
+    (closed := ws / "d/closed").mkdir(parents=True)
+    (other := ws / "d/other").mkdir(mode=0o700)
+    (closed / "keep").touch()  # it may not be deleted, so nothing is
+    closed.chmod(0o077)
+    chmod, changed = os.chmod, []
+
+    def exchanging(path: Any, mode: int) -> None:
+        chmod(path, mode)
+        if not changed:
+            changed.append(os.stat(closed).st_ino)
+            closed.rename(ws / "d/third")
+            other.rename(closed)
+            (ws / "d/third").rename(other)
+
+    with Sandbox(Policy.workspace(ws, protected=["keep"])) as box:
+        monkeypatch.setattr("os.chmod", exchanging)
+        with pytest.raises(AccessError, match="protected"):
+            box.delete("d", recursive=True)
+        monkeypatch.undo()
+    assert changed == [os.stat(other).st_ino]
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (closed, other)] == [0o700, 0o077]

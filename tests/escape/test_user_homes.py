@@ -145,11 +145,14 @@ def test_home_of_another(tmp_path: Path) -> None:
     os.chown(theirs, 54321, 54321)
     users = tmp_path / "passwd"
     script = 'mount --bind "$1" /etc/passwd && shift && exec "$@"'
-    for row, said in ((f"w:x:54321:54321::{theirs}:/bin/sh\n", "refused: workspace\n"), ("", f"open: {theirs}\n")):
-        users.write_text(Path("/etc/passwd").read_text() + row)
-        command = ["unshare", "-m", "sh", "-c", script, "sh", users, sys.executable, "-Ic", ELSEWHERE, str(theirs)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.stdout, done.stderr) == (said, "")
+    keys = theirs / ".config/made-by-root"  # whoever's these are
+    keys.mkdir(parents=True)
+    for place in (theirs, keys):
+        for row, said in ((f"w:x:54321:54321::{theirs}:/bin/sh\n", "refused: workspace\n"), ("", f"open: {place}\n")):
+            users.write_text(Path("/etc/passwd").read_text() + row)
+            command = ["unshare", "-m", "sh", "-c", script, "sh", users, sys.executable, "-Ic", ELSEWHERE, str(place)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert (done.stdout, done.stderr) == (said, "")
 
 
 # ---- files, roots, starters

@@ -222,6 +222,30 @@ report([*seen, os.path.exists("made")])
     assert child(code) == ["out", "in", "in", "in", "in", True, "out", "out", False]
 
 
+def test_callbacks_of_futures(child: Child) -> None:
+    """One belongs to the code that adds it. The control: the thread that calls it has no policy, or has another's."""
+    code = """
+from concurrent.futures import Future, ThreadPoolExecutor
+seen = []
+
+def add(future):
+    future.add_done_callback(lambda _: seen.append(where()))
+
+go, own = threading.Event(), Future()
+with ThreadPoolExecutor(1) as before:
+    before.submit(int).result()
+    with nsbox.confined(policy):
+        work = before.submit(go.wait)
+        add(work)
+        add(own)
+    add(work)
+    go.set()
+own.set_result(None)
+report(seen)
+"""
+    assert child(code) == ["in", "out", "in"]
+
+
 def test_run_in_executor(child: Child) -> None:
     """asyncio's own pool, whose thread may be from before the block, does the block's work contained."""
     code = """

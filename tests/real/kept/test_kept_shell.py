@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -178,7 +180,43 @@ def test_reports_that_are_none() -> None:
     """What isn't a report changes nothing: an empty file, one that is too long, one that a command has written."""
     for data in (b"", b"/", b"x\0export A='1'\n", b"/" + b"\0" * (1 << 20)):
         assert shell_state.report(data) is None
-    odd = shell_state.report(b"/\0export A='1\nexport 'B'='2'\ndeclare -ax C=([0]=\"1\")\nexport D='4'\nexport E\n")
+    odd = shell_state.report(b"/\0export 'B'='2'\ndeclare -ax C=([0]=\"1\")\nexport D='4'\nexport E\n")
     assert odd is not None
-    assert odd.variables.get("D") == "4"
+    assert odd.variables == {"D": "4"}
+    odd = shell_state.report(b"/\0export A='1\nexport 'B'='2'\nexport D='4'\n")
+    assert odd is not None
     assert odd.variables.keys() <= {"A", "D"}
+    odd = shell_state.report(b"/\0export A='1'\nexport B='2")  # cut off
+    assert odd is not None
+    assert odd.variables == {"A": "1"}
+    odd = shell_state.report(b"/\0export A='1'\n\0a=b () \n{ :\n}\ndeclare -fx a=b\n")  # no name of a variable
+    assert odd is not None
+    assert odd.variables == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("before", "unit"),
+    [(b"/\0", rb"export A=\''"), (b"/\0export A=1\n\0", b"a () "), (b"/\0", b"export A='' x")],
+)
+def test_a_forged_report_holds_nothing_up(before: bytes, unit: bytes) -> None:
+    """It is read once, not again from each of its lines: hours for a MiB. The control is one expression for it all."""
+
+    def seconds(read: Callable[[bytes], object], lines: int) -> float:
+        data, began = before + (unit + b"\n") * lines, time.process_time()
+        read(data)
+        return time.process_time() - began
+
+    bad = re.compile(rb"^(?:export A=(?:'[^']*+'|\\.)*+|\S++ \(\) *\n.*?\ndeclare -fx a)$", re.MULTILINE | re.DOTALL)
+    most = shell_state.MOST // (len(unit) + 1) - 8
+    if b"'' x" not in unit:
+        assert seconds(bad.findall, 8000) > seconds(shell_state.report, most)
+    assert seconds(shell_state.report, most) < 20
+
+
+def test_a_state_does_not_grow() -> None:
+    """Variables of earlier reports that are gone aren't kept as such, except those that the policy gives."""
+    state, env = shell_state.ShellState(), {"PATH": "/usr/bin"}
+    for i in range(50):
+        report = shell_state.Report("/", {f"A{i}": ""})
+        state = state.after(report, state.applied(env), (), env)
+    assert state.changes == (("A49", ""), ("PATH", None))
