@@ -21,7 +21,9 @@ from nsbox._base.errors import AccessError
 from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.owners import opened
+from nsbox._calls import shell_state
 from nsbox._calls.environment import built
+from nsbox._calls.shell_state import ShellState
 from nsbox._filetools.methods import FileTools
 from nsbox._kept.commands import Commands
 from nsbox._kept.session import SessionWay
@@ -30,8 +32,6 @@ from nsbox._lifetime.shutdown import is_finalizing
 from nsbox._lifetime.usage import processes
 from nsbox._popen.popen import Popen
 from nsbox._tools import shell as tools_shell
-from nsbox._tools import shell_state
-from nsbox._tools.shell_state import ShellState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

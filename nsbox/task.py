@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from nsbox._base.checks import check_size
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.stdlib import RLock
+from nsbox._calls.shell_state import ShellState
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
 from nsbox._lifetime.shutdown import is_finalizing
@@ -32,7 +33,6 @@ from nsbox._task.layers import Layers, layers
 from nsbox._task.owners import mapped, owners
 from nsbox._task.snapshot import Snapshot
 from nsbox._task.way import TaskWay, check_nesting
-from nsbox._tools.shell_state import ShellState
 from nsbox._transaction.holder import check, host_of
 from nsbox._transaction.overlay import check_attributes, check_marks
 from nsbox._transaction.review import Review

@@ -16,8 +16,8 @@ from nsbox._transaction.store import make_upper
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsbox._calls.shell_state import ShellState
     from nsbox._task.way import TaskWay
-    from nsbox._tools.shell_state import ShellState
 
 _NO_SYMLINKS, _BENEATH = 4, 8  # openat2(2)
 

@@ -90,8 +90,10 @@ def test_a_link_that_commands_could_replace(home: Path, how: str, base: str) -> 
     assert not is_planted
 
 
-# An ordinary user's overlay around nsbox's own directory is refused by another rule first.
-@pytest.mark.parametrize("base", ["workspace", "layers", pytest.param("overlay", marks=pytest.mark.as_root)])
+@pytest.mark.parametrize(
+    "base",
+    ["workspace", "layers", pytest.param("overlay", marks=pytest.mark.as_root("a user's is refused by another rule"))],
+)
 @pytest.mark.parametrize("how", HOW)
 def test_control_a_link_that_commands_could_replace(home: Path, how: str, base: str) -> None:
     """The control: else the next process has the key of a command, and carries out what it has left."""

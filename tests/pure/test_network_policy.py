@@ -348,7 +348,7 @@ def test_backends_without_lists(backend: str, host: Host, besides: set[str]) -> 
     policy = Policy(base="workspace", write=("/w",), workdir="/w", network=LIST, backend=backend, degrade=besides)
     with pytest.raises(UnavailableError) as caught:
         compile_policy(policy, host)
-    assert f"{backend}: network: no list" in str(caught.value) and "'network'" in str(caught.value)
+    assert f"{backend}: network: no list" in str(caught.value) and '"network"' in str(caught.value)
     plan = compile_policy(policy.with_(degrade={*besides, "network"}), host)
     same = compile_policy(policy.with_(network="none"), host)
     assert plan.network is None and plan.namespaces == same.namespaces

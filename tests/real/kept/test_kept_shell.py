@@ -15,7 +15,7 @@ import pytest
 
 import nsbox
 from nsbox import AccessError, CancelToken, Limits, Policy, Sandbox, Session
-from nsbox._tools import shell_state
+from nsbox._calls import shell_state
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_why_bubblewrap_fails_too(default: Path) -> None:
     """The doctor names the filter as the reason why bubblewrap fails, and what helps; control: without it there is none."""
 
     def check(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-        (found,) = (c for c in json.loads(done.stdout)["checks"] if c["name"].endswith(": bubblewrap"))
+        (found,) = (c for c in json.loads(done.stdout)["checks"] if c["name"].startswith("bubblewrap"))
         return dict(found)
 
     failed = check(behind(default, *NSBOX, "doctor", "--json"))

@@ -230,6 +230,7 @@ def test_a_parked_branch_that_was_killed(py: Python) -> None:
     assert current is not None
     branch = current._parked[0]
     branch.start(current.fileno())
+    branch.await_entered(current.fileno())  # what it says next is that it has ended
     os.kill(branch.pid, signal.SIGKILL)
     while not branch.ends_within(1):
         pass
@@ -305,7 +306,7 @@ def test_it_says_how_long_it_took(py: Python) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "named"), [({"memory": "8M"}, "limits.memory=8388608"), ({"open_files": 3}, "limits.open_files=3")]
+    ("limits", "named"), [({"memory": "8M"}, "limits.memory=8 MiB"), ({"open_files": 3}, "limits.open_files=3")]
 )
 def test_a_limit_that_is_too_low(limits: dict[str, Any], named: str, workspace: Path) -> None:
     """The error names the limit, and has the loader's own words; it doesn't blame the policy's paths."""
