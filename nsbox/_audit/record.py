@@ -77,8 +77,8 @@ def command(story: Story) -> dict[str, Any]:
     argv = [_decoded(word) for word in story.argv[:MOST_WORDS]]
     if story.kind == "interpreter":  # a text of nsbox's own, the same each time
         argv = [_purpose(word) if "\n" in word else word for word in argv]
-    elif story.call is not None and isinstance(story.call.shown, str) and argv[-2:-1] == ["-c"]:
-        argv[-1] = story.call.shown  # a session's shell is given more, to report its directory and variables
+    elif story.call is not None and isinstance(story.call.shown, str) and argv[1:2] == ["-c"]:
+        argv[2:] = [story.call.shown]  # a session's shell is given more, to report its directory and variables
     facts: dict[str, Any] = {
         "kind": story.kind,
         "program": redacted(_decoded(story.program), scrub),

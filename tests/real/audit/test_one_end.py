@@ -185,11 +185,13 @@ def test_kept_shell(policy: Policy, faces: Faces) -> None:
         assert session.read("file") == "above\n"
     below = f"{policy.workdir}/sub"
     lines = [("cd sub", policy.workdir), ("cat file", below), ("pwd", policy.workdir), ("pwd", below)]
-    found = [(record["argv"][-1], record["cwd"]) for record in faces.records("start")]
-    assert found == lines
+    starts = faces.records("start")
+    assert [(record["argv"][-1], record["cwd"]) for record in starts] == lines
+    assert [record["argv"][1:-1] for record in starts] == [["-c"], ["-c"], [], ["-c"]]
     assert faces.records("files")[-1]["cwd"] == policy.workdir
     spans = [dict(span.attributes or {}) for span in faces.exporter.get_finished_spans()]
     assert [span["process.command_args"][-1] for span in spans] == [line for line, _ in lines]
+    assert "_nsbox" not in str([span["process.command_args"] for span in spans])
 
 
 def test_directories(policy: Policy, faces: Faces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

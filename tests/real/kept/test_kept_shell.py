@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from nsbox_testing.running import fill
 
-import nsbox
-from nsbox import AccessError, CancelToken, Limits, Policy, Sandbox, Session
+from nsbox import AccessError, Limits, Policy, Sandbox, Session
 from nsbox._calls import shell_state
 
 
@@ -22,20 +22,6 @@ from nsbox._calls import shell_state
 def s(policy: Policy) -> Iterator[Session]:
     with Sandbox(policy, stock=0) as box, box.session() as made:
         yield made
-
-
-def fill(s: Session) -> None:
-    """Leave processes behind until a shell finds no room for another."""
-    for _ in range(30):
-        token = CancelToken()
-
-        def look(event: nsbox.StreamEvent, token: CancelToken = token) -> None:
-            if b"temporarily unavailable" in event.data:
-                token.cancel()
-
-        if s.shell("sleep 1000 >/dev/null 2>&1 &", cancel=token, grace=0, on_output=look).cancelled:
-            return
-    raise AssertionError("there is always room")
 
 
 def kept(s: Session, line: str, **options: object) -> str:

@@ -269,8 +269,10 @@ def look():
 
 policy = nsbox.Policy.workspace(ws)
 with nsbox.Sandbox(policy, stock=2 if way == "ready" else 0) as box:
-    while way == "ready" and not box._way._kept._ready:
+    while way == "ready" and len(box._way._kept._ready) < 2:
         box._way._kept.make_ready()
+    with box._way._kept.filling:  # until the thread that makes copies has none under way, whose namespaces are open
+        pass
     given = {"alone": policy, "ready": box, "copy": box}.get(way)
     if given is not None:
         nsbox.run(["true"], policy=given, preexec_fn=look, check=True)

@@ -58,8 +58,8 @@ settle()
 before = descriptors()
 box = nsbox.Sandbox(nsbox.Policy.workspace("."), stock=1).start()
 for _ in range(int(sys.argv[1])):
-    signal.setitimer(signal.ITIMER_REAL, random.random() * 0.008 + 0.0002)
     try:
+        signal.setitimer(signal.ITIMER_REAL, random.random() * 0.008 + 0.0002)
         box.run(["true"])
     except Raised:
         pass

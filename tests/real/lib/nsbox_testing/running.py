@@ -1,4 +1,4 @@
-"""Ways to run things: the faces that are compared, Python code in a child, a function in a fork."""
+"""Ways to run things: the faces that are compared, Python code in a child, a function in a fork, a session that is full."""
 
 from __future__ import annotations
 
@@ -91,6 +91,20 @@ class Orphans:
         finally:
             for fd in held:
                 os.close(fd)
+
+
+def fill(s: nsbox.Session) -> None:
+    """Leave processes behind until a shell of the session finds no room for another."""
+    for _ in range(30):
+        token = nsbox.CancelToken()
+
+        def look(event: nsbox.StreamEvent, token: nsbox.CancelToken = token) -> None:
+            if b"temporarily unavailable" in event.data:
+                token.cancel()
+
+        if s.shell("sleep 1000 >/dev/null 2>&1 &", cancel=token, grace=0, on_output=look).cancelled:
+            return
+    raise AssertionError("there is always room")
 
 
 def in_fork(function: Callable[[], Any]) -> Any:
