@@ -62,7 +62,7 @@ def test_other_callers(workspace: Path, tmp_path: Path, passwd: str) -> None:
     file.write_text("" if passwd == "empty" else "root:x:0:0:root:/root:/bin/sh\nlast:x:5001:5001::/x:/bin/sh")
     file.chmod(0o600 if passwd == "unreadable" else 0o644)
     for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+        path.chmod(path.stat().st_mode | 0o055)
     workspace.chmod(0o777)
     command = [sys.executable, "-P", "-m", "nsbox", "run", "-w", str(workspace), "--", "sh", "-c", ASK]
     for uid in (5001, 5002):
@@ -96,7 +96,7 @@ def test_ssh_takes_drop_ins(workspace: Path, tmp_path: Path, face: list[str], wh
     (ssh / "c.conf").write_text("Host c\n HostName c.invalid\n")
     (ssh / "ssh_config.d/20-c.conf").symlink_to("../c.conf")
     for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+        path.chmod(path.stat().st_mode | 0o055)
     home = tmp_path / "home"
     for path in (home, workspace):
         path.mkdir(exist_ok=True)
