@@ -2,7 +2,8 @@
 
 A new thread begins with a context of its own, without the block's policy. So Thread.start() hands the policy on, and
 ThreadPoolExecutor.submit() sends it along with the work: the threads of a pool serve many callers, inside and outside.
-So does Future.add_done_callback(), whose function is called by the thread that has done the work, after it.
+So does Future.add_done_callback(), whose function is called by the thread that has done the work, after it, and so does
+ThreadPoolExecutor() with its initializer, which the pool's threads call when they start: maybe after the block.
 OpenTelemetry carries its context in the same way. What stays as it is outside of blocks: threads that run already and
 fetch their work by means of their own, and threads that are started without the module threading.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 def follow() -> None:
     """Have threads and pools follow blocks, for the whole process. To be called once."""
     threading.Thread.start = _starting(threading.Thread.start)  # type: ignore[assignment, method-assign]
+    ThreadPoolExecutor.__init__ = _making(ThreadPoolExecutor.__init__)  # type: ignore[method-assign]
     ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
     Future.add_done_callback = _calling_back(Future.add_done_callback)  # type: ignore[method-assign]
 
@@ -49,6 +51,24 @@ def _run(thread: threading.Thread, run: Callable[[], object], policy: Policy | K
     in_force.set(policy)
     vars(thread).pop("run", None)  # a circle, which would keep what the thread refers to
     run()
+
+
+def _making(make: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(make)
+    def made(
+        self: ThreadPoolExecutor,
+        max_workers: Any = None,
+        thread_name_prefix: Any = "",
+        initializer: Any = None,
+        *args: Any,
+        **options: Any,
+    ) -> None:
+        policy = in_force.get()
+        if policy is not None and callable(initializer) and _is_of_threads(self):
+            initializer = functools.partial(_call, policy, initializer)
+        make(self, max_workers, thread_name_prefix, initializer, *args, **options)
+
+    return made
 
 
 def _submitting(submit: Callable[..., Any]) -> Callable[..., Any]:

@@ -222,6 +222,29 @@ report([*seen, os.path.exists("made")])
     assert child(code) == ["out", "in", "in", "in", "in", True, "out", "out", False]
 
 
+def test_initializers_of_pools(child: Child) -> None:
+    """One belongs to the code that makes the pool, whose threads may start after the block. The control: made outside."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+seen = []
+begin = lambda name: seen.append((name, where()))
+pools = [ThreadPoolExecutor(1, "", begin, ("control",))]
+with nsbox.confined(policy):
+    pools += [ThreadPoolExecutor(1, "", begin, ("by position",)), ThreadPoolExecutor(initializer=begin, initargs=("by name",))]
+    pools.append(ThreadPoolExecutor(1, initializer=None))
+    try: ThreadPoolExecutor(1, initializer=3)
+    except TypeError as raised: error = str(raised)
+for pool in pools:
+    seen.append(pool.submit(where).result())
+    pool.shutdown()
+report([seen, error])
+"""
+    assert child(code) == [
+        [["control", "out"], "out", ["by position", "in"], "out", ["by name", "in"], "out", "out"],
+        "initializer must be a callable",
+    ]
+
+
 def test_callbacks_of_futures(child: Child) -> None:
     """One belongs to the code that adds it. The control: the thread that calls it has no policy, or has another's."""
     code = """
