@@ -27,6 +27,7 @@ from nsbox._network.network import Network
 from nsbox._paths.resolution import absolute
 from nsbox._tools import arguments, hints
 from nsbox._tools.verdicts import Background, Ending
+from nsbox._tools.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -119,7 +120,9 @@ class Call:
         self._options = options | {"env": self.environment}
         arguments.check_flags(open_stdin=open_stdin)
         if cwd is not None:
-            cwd = absolute(os.path.join(policy.workdir or "", arguments.check_path("cwd", cwd)))
+            cwd = arguments.check_path("cwd", cwd)
+            is_home = cwd == "~" or cwd.startswith("~/")  # as in a shell's line, and as the file tools have it
+            cwd = view(policy).absolute(cwd) if is_home else absolute(os.path.join(policy.workdir or "", cwd))
         self._cwd = cwd
         self._timeout, self._grace = arguments.check_timeout(timeout), kills.check_grace(grace)
         data = b"" if input is None else arguments.as_bytes("input", input)

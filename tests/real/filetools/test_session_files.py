@@ -40,6 +40,10 @@ def test_home(s: Session) -> None:
     assert s.glob("*", "~/d").paths == ("~/d/x",) and s.read(s.grep("two", "~").matches[0].path) == "two\n"
     s.edit("~/d/x", "two", "2")
     s.append("~/d/x", "3\n")
+    assert s.shell("cat x", cwd="~/d").stdout == s.exec("cat", ["d/x"], cwd="~").stdout == "2\n3\n"
+    assert s.background("cat x", cwd="~/d").wait().stdout == "2\n3\n"
+    with pytest.raises(FileNotFoundError):  # as subprocess
+        s.Popen(["true"], cwd="~/d")
     s.copy("~/d/x", "~/y")
     s.move("~/y", "~/z")
     s.delete("~/.rc")
