@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 
-_PART = 1 << 18  # bytes that are compared together
+_PART = 1 << 16  # bytes that are compared together
 BLOCK = 1 << 16  # bytes that are hashed together
 LEAST = 1 << 12  # bytes for which each read counts at least, when files are hashed
 
@@ -68,7 +68,7 @@ def digest(fd: int, most: int) -> tuple[bytes | None, int]:
     Holes aren't read, and blocks of zeros don't count. So a file and its copy with other holes have the same digest.
     """
     size, at, cost = os.fstat(fd).st_size, 0, 0
-    total = hashlib.blake2b(b"%d" % size, digest_size=32)
+    total = hashlib.sha256(b"%d" % size)
     while (at := _next_data(fd, at, size)) < size:
         at -= at % BLOCK
         cost += max(min(BLOCK, size - at), LEAST)
@@ -81,13 +81,13 @@ def digest(fd: int, most: int) -> tuple[bytes | None, int]:
 
 def digest_of(content: bytes) -> bytes:
     """Return the digest of a file that has this content."""
-    total = hashlib.blake2b(b"%d" % len(content), digest_size=32)
+    total = hashlib.sha256(b"%d" % len(content))
     for at in range(0, len(content), BLOCK):
         _add(total, at, content[at : at + BLOCK])
     return total.digest()
 
 
-def _add(total: hashlib.blake2b, at: int, block: bytes) -> None:
+def _add(total: hashlib._Hash, at: int, block: bytes) -> None:
     if block.strip(b"\0"):
         total.update(b"%d:%d:" % (at, len(block)))
         total.update(block)

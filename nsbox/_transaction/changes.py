@@ -12,7 +12,8 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Mapping
 
 from nsbox._base.frozen import replace
 from nsbox._files.comparison import digest, same_contents
@@ -200,8 +201,11 @@ class Comparison:
             what = f"has changed files with attributes whose names have more than {_MOST_ATTRIBUTES} characters in all"
             raise OSError(errno.E2BIG, f"the transaction {what}")
 
-    def with_details(self, changes: list[Change]) -> list[Change]:
-        """Return the same changes with their attributes, hard links and digests."""
+    def with_details(self, changes: list[Change], seals: Mapping[str, str | None] | None = None) -> list[Change]:
+        """Return the same changes with their attributes, hard links and digests.
+
+        seals: digests by path, for when nobody needs those of what is there now. Then no file is read. None: all are.
+        """
         found: list[Change] = []
         first: dict[tuple[int, int], tuple[str, str]] = {}  # by number, a path, and the digest
         left = _MOST_DIGESTED
@@ -215,14 +219,16 @@ class Comparison:
                 known = first.get((now.st_dev, now.st_ino)) if _has_names(now) else None
                 link, seal = known or (None, "")
                 if known is None:
-                    seal, cost = self._seal(change.path, now, left)
-                    left -= cost
+                    if seals is None:
+                        seal, cost = self._seal(change.path, now, left)
+                        left -= cost
                     first[now.st_dev, now.st_ino] = change.path, seal
-                if change.path in self._shown and not self._unread.isdisjoint((change.path, link)):
+                if seals is None and change.path in self._shown and not self._unread.isdisjoint((change.path, link)):
                     seal = self._seal_of_shown(change.path, now)
                 names = self._attributes(change.path, now, was)
                 target = self._upper.link(change.path) if stat.S_ISLNK(now.st_mode) else None
-                found.append(replace(change, attributes=names, link=link, target=target, digest=seal))
+                made = seal if seals is None else seals.get(change.path)
+                found.append(replace(change, attributes=names, link=link, target=target, digest=made))
         return found
 
     def _seal(self, path: str, now: os.stat_result, most: int) -> tuple[str, int]:
@@ -282,7 +288,8 @@ class Comparison:
     def other_copies(self, told: list[Change], spare: str, copies: dict[str, str]) -> list[str]:
         """Return the paths of changes whose copies in the real directory aren't what was reviewed. Raises OSError.
 
-        Another process may have changed the copy, or the original before. told: what with_details() has returned.
+        Another process may have changed the copy, or the original before. What nobody has reviewed has no digest: its
+        copy is compared with the original. told: what with_details() has returned.
         spare: the directory of the copies. copies: their names by path; a directory's includes everything below.
         """
         others: list[str] = []
@@ -301,9 +308,32 @@ class Comparison:
                 copy = at + change.path[len(whole) :]
                 now = tree.stat(copy)
                 is_same = now is not None and _has_mode(now, change, has_modes)
-                if now is None or not is_same or self._seal_of(change, tree, copy, now, known) != change.digest:
+                if now is None or not is_same or not self._is_copy(change, tree, copy, now, known):
                     others.append(change.path)
         return others
+
+    def _is_copy(
+        self, change: Change, tree: Tree, copy: str, now: os.stat_result, known: dict[tuple[int, int], str]
+    ) -> bool:
+        """Return whether a copy is what was reviewed, or else what it is a copy of. known: see _seal_of()."""
+        if change.digest is not None:
+            return self._seal_of(change, tree, copy, now, known) == change.digest
+        was = self._upper.stat(change.path)
+        if was is None or change.type == "symlink":
+            return was is not None and tree.link(copy) == self._upper.link(change.path)
+        original = f"{was.st_dev} {was.st_ino}"
+        if known.get((now.st_dev, now.st_ino)) == original:
+            return True
+        attributes = self._digests(self._upper, change.path, was)
+        if _own_attributes(tree, copy, now, attributes) != attributes:
+            return False
+        if change.type == "file":
+            with self._upper.file(change.path) as left, tree.file(copy) as right:
+                if now.st_size != was.st_size or not same_contents(left, right, sys.maxsize)[0]:
+                    return False
+        if _has_names(now):
+            known[now.st_dev, now.st_ino] = original
+        return True
 
     def _seal_of(
         self, change: Change, tree: Tree, copy: str, now: os.stat_result, known: dict[tuple[int, int], str]
@@ -323,10 +353,7 @@ class Comparison:
                 content, _ = digest(fd, _MOST_SHOWN if change.path in self._read else _MOST_DIGESTED)
         if content is None:
             raise OSError(errno.EFBIG, "its copy in the workspace is too large to be checked", change.path)
-        own = _digests(tree.attributes(copy, now))
-        # The workspace may give an access list to everything that is made there: that isn't the change's own.
-        alien = {name for name in own if name.startswith("system.posix_acl_") and name not in original}
-        seal = _sealed({name: value for name, value in own.items() if name not in alien}, content)
+        seal = _sealed(_own_attributes(tree, copy, now, original), content)
         if _has_names(now):
             known[now.st_dev, now.st_ino] = seal
         return seal
@@ -402,12 +429,22 @@ def _has_mode(copy: os.stat_result, change: Change, has_modes: bool) -> bool:
     return not more and not (copy.st_mode ^ change.mode) & 0o777 & ~opened
 
 
+def _own_attributes(tree: Tree, copy: str, now: os.stat_result, original: dict[str, bytes]) -> dict[str, bytes]:
+    """Return digests of a copy's attributes, by name.
+
+    The workspace may give an access list to everything that is made there: that isn't the change's own.
+    """
+    own = _digests(tree.attributes(copy, now))
+    alien = {name for name in own if name.startswith("system.posix_acl_") and name not in original}
+    return {name: value for name, value in own.items() if name not in alien}
+
+
 def _digests(attributes: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: hashlib.blake2b(value, digest_size=32).digest() for name, value in attributes.items()}
+    return {name: hashlib.sha256(value).digest() for name, value in attributes.items()}
 
 
 def _sealed(attributes: dict[str, bytes], content: bytes) -> str:
-    seal = hashlib.blake2b(digest_size=32)
+    seal = hashlib.sha256()
     for name, value in sorted(attributes.items()):
         seal.update(b"%s %d " % (os.fsencode(name), len(value)) + value)
     seal.update(b"\0" + content)

@@ -42,7 +42,8 @@ class Review:
     _store: where they are. _real: the workspace. _mode: its permission bits at the beginning. _began: that moment, in
     nanoseconds, as the workspace's file system stamps inodes.
     _base, _named: the directory of the stores, without links and as it was named.
-    _reviewed: what diff() or patch() returned last. _shown: of these, the paths whose contents it showed.
+    _reviewed: what diff() or patch() returned last. _shown: of these, the paths whose contents it showed. _read_at: how
+    many commands had been started then, if all contents were read.
     """
 
     workspace: str
@@ -55,6 +56,7 @@ class Review:
     _lock: contextlib.AbstractContextManager[object]
     _reviewed: list[Change] | None = None
     _shown: frozenset[str] = frozenset()
+    _read_at: int | None = None
 
     def _overlaid(self) -> Overlaid:
         """Return the way in which commands start; raises ValueError if it is over."""
@@ -88,7 +90,11 @@ class Review:
             changes = comparison.with_details(comparison.with_renames(comparison.changes()))
             self._reviewed = changes = self._sure(comparison, changes)
             self._shown = frozenset()
+            self._read_at = self._time_of(comparison, changes)
             return changes.copy()
+
+    def _time_of(self, comparison: Comparison, changes: list[Change]) -> int | None:
+        return None if comparison.has_unread(changes) else self._overlaid().started
 
     def _sure(self, comparison: Comparison, changes: list[Change]) -> list[Change]:
         """Return the changes; while a process may write, those that are certain only at rest count as changed."""
@@ -124,6 +130,7 @@ class Review:
                 changes = self._sure(comparison, changes)
                 self._reviewed = [comparison.as_shown(change, patch.shown.get(change.path)) for change in changes]
                 self._shown = frozenset(patch.shown)
+                self._read_at = self._time_of(comparison, changes)
             return visible(text) if escaped else text
 
     def commit(
@@ -161,7 +168,8 @@ class Review:
             wanted, shown = (self._reviewed, self._shown) if wanted is None else (wanted, frozenset())
             comparison = Comparison(upper, real, moment=self._overlaid().started, shown=shown)
             raw = comparison.changes()
-            changes = comparison.with_details(comparison.with_renames(raw))
+            joined = comparison.with_renames(raw)
+            changes = comparison.with_details(joined, self._seals(wanted))
             if wanted is not None:
                 _check_reviewed(wanted, changes)
             _check_attributes(changes)
@@ -173,8 +181,7 @@ class Review:
                     raise ConflictError(conflicts)
 
             check(is_top_ours=False)
-            copies = partial(comparison.other_copies, changes)
-            ways = (check, copies, keep_set_ids, on_progress)
+            ways = (check, partial(_other_copies, comparison, joined, changes, wanted), keep_set_ids, on_progress)
             try:
                 if raw:
                     self._store.settle()
@@ -186,6 +193,18 @@ class Review:
             self._end()
         self._note_commit(changes)
         return changes
+
+    def _seals(self, wanted: list[Change] | None) -> dict[str, str | None] | None:
+        """Return the digests with which the copies are compared, if nothing has to be read for them.
+
+        That is so if nobody has reviewed anything, or if no command has been started since the last review. Then the
+        copies alone are read; what they are made of has changed only if it was reviewed while a process could write.
+        """
+        if wanted is None:
+            return {}
+        seals = {change.path: change.digest for change in wanted}
+        reviewed = {change.path: change.digest for change in self._reviewed or ()}
+        return seals if seals == reviewed and self._read_at == self._overlaid().started else None
 
     def _note_commit(self, changes: list[Change]) -> None:
         logger.info("a commit has brought %d changes into %s", len(changes), printable(self.workspace))
@@ -227,6 +246,25 @@ def _check_reviewed(wanted: list[Change], present: list[Change]) -> None:
         rows = [(path, "isn't what was reviewed") for path in in_order]
         what = "what diff() and patch() showed has changed since"
         raise ConflictError(rows, what, "look again by diff() or patch(), then commit, or pass expected=")
+
+
+def _other_copies(
+    comparison: Comparison,
+    joined: list[Change],
+    changes: list[Change],
+    wanted: list[Change] | None,
+    spare: str,
+    copies: dict[str, str],
+) -> list[str]:
+    """Return what Comparison.other_copies() does, or raise ConflictError if what they are copies of isn't as reviewed.
+
+    joined, changes: the changes with renames, without and with their details. A process may have been at work when they
+    were reviewed.
+    """
+    others = comparison.other_copies(changes, spare, copies)
+    if others and wanted is not None:
+        _check_reviewed(wanted, comparison.with_details(joined))
+    return others
 
 
 def _check_attributes(changes: list[Change]) -> None:

@@ -82,6 +82,7 @@ def unguarded() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Holder, "freeze", lambda *_, **options: None)
         patched.setattr(review, "_check_reviewed", lambda *_: None)
+        patched.setattr(transaction_changes.Comparison, "other_copies", lambda *_: [])
         yield
 
 
@@ -412,6 +413,29 @@ def test_control_copies_are_compared(
     monkeypatch.setattr(transaction_changes.Comparison, "other_copies", lambda *_: [])
     tx.commit()
     assert (workspace / where).read_text() == "EVIL\n"
+
+
+@pytest.mark.parametrize(
+    ("look", "later", "reads"), [("", "", 0), ("diff", "", 0), ("patch", "", 0), ("diff", "true", 1)]
+)
+def test_what_a_commit_reads(
+    tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch, look: str, later: str, reads: int
+) -> None:
+    """It reads the copies, to compare them. What they are copies of it reads only if a command has run since the review."""
+    tx.shell("echo new > new", check=True)
+    if look:
+        getattr(tx, look)()
+    if later:
+        tx.shell(later, check=True)
+    seal, read = transaction_changes.Comparison._seal, []
+
+    def counted(self: Any, path: str, *args: Any) -> Any:
+        read.append(path)
+        return seal(self, path, *args)
+
+    monkeypatch.setattr(transaction_changes.Comparison, "_seal", counted)
+    assert [change.digest is None for change in tx.commit()] == [not look]
+    assert read == ["new"] * reads and (workspace / "new").read_text() == "new\n"
 
 
 def test_copies_of_all_kinds(tx: Transaction, workspace: Path) -> None:
