@@ -143,7 +143,7 @@ class Task(Review, Session):
     def _open_way(self) -> TaskWay:
         """Return the way in which commands start; raises ValueError if the task is over."""
         if not isinstance(self._way, TaskWay):
-            raise ValueError("the task is over")
+            raise ValueError("the task is over: it was committed or closed; begin another by box.task()")
         return self._way
 
     def _overlaid(self) -> TaskWay:
@@ -211,6 +211,8 @@ class Task(Review, Session):
         with self._lock:
             way, store = self._open_way(), self._store
             assert store is not None
+            if snapshot is not None and not isinstance(snapshot, Snapshot):
+                raise TypeError(f"snapshot is a {type(snapshot).__name__}, must be a Snapshot or None")
             if snapshot is not None and (os.path.dirname(snapshot._path) != store.path or snapshot.is_dropped):
                 raise ValueError("the snapshot was dropped, or is another task's")
             path = self._new_path("reset")

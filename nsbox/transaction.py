@@ -35,7 +35,7 @@ from nsbox._machine.caller import transactions_dir
 from nsbox._paths.resolution import Resolution, absolute
 from nsbox._transaction import commit as transaction_commit
 from nsbox._transaction.change import Change
-from nsbox._transaction.overlay import OverlayWay, check_marks, check_place
+from nsbox._transaction.overlay import OVER, OverlayWay, check_marks, check_place
 from nsbox._transaction.review import Review
 from nsbox._transaction.store import Store
 
@@ -170,7 +170,7 @@ class Transaction(Review, Commands, FileTools):
     def _open_way(self) -> OverlayWay:
         """Return the way in which commands start; raises ValueError if the transaction is over."""
         if self._way is None:
-            raise ValueError("the transaction is over")
+            raise ValueError(OVER)
         return self._way
 
     @property

@@ -48,7 +48,8 @@ def started(
         try:
             return start_by(shell)
         except OSError as error:
-            if isinstance(error, NsboxError) or error.filename is None or os.fsdecode(error.filename) != shell:
+            is_shells = error.filename is not None and os.fsdecode(error.filename) == shell
+            if isinstance(error, NsboxError) or error.errno == errno.E2BIG or not is_shells:
                 raise
             if len(candidates) == len(shells) - 1:
                 candidates = [*tools_shell.likely(policy, candidates[:-1]), candidates[-1]]
@@ -81,7 +82,9 @@ def not_started(
     if not shells and " " in argv[0] and status == NOT_FOUND:
         advice = f"{printable(argv[0])!r} has blanks: give arguments as a list, or use shell()"
         why = (Hint("missing-program", advice), *why)
-    if shells:
+    if error.errno == errno.E2BIG:
+        why = (_too_long(argv),)
+    elif shells:
         why = (hints.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
     return ToolResult(
         args=args,
@@ -95,6 +98,16 @@ def not_started(
         duration=time.monotonic() - began,
         why=why,
         audit_id=audit_id,
+    )
+
+
+def _too_long(argv: list[str]) -> Hint:
+    """Return the hint for more arguments than the kernel takes: a model can shorten them."""
+    longest = max(len(os.fsencode(word)) for word in argv)
+    return Hint(
+        "limit",
+        "arguments and variables are too long for the kernel (Linux usually takes 128 KiB in each, and 2 MiB in all); "
+        f"the longest argument has {longest} bytes: write long text to a file, or send it as input",
     )
 
 

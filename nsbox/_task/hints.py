@@ -69,27 +69,51 @@ def _managed(lines: Sequence[str]) -> Iterator[Hint]:
 
 
 def _denied(lines: Sequence[str], layers: Layers, known: Sequence[Hint]) -> Iterator[Hint]:
+    """Yield at most one hint about a file that can't be read, and one about a place that can't be written to."""
+    is_told = False
     for line in lines:
         path = _PATH.search(line) if _DENIED.search(line) else None
-        if path is not None and _is_opened(path.group(), layers) and os.geteuid() == 0:
-            if any(printable(path.group()) in hint.message for hint in known):  # hidden, for one
-                return
-            yield Hint(
-                "permissions",
-                f"permissions hold in a task too, and {printable(path.group())!r} may be in another user's directory: "
-                "leave out user=, or say ids='full' with uid= and gid= in the policy, which makes the system's "
-                "directories the commands' own",
-            )
-            return
-        if path is not None and _is_opened(path.group(), layers):
-            tops = ", ".join([at for at in layers.places if at not in layers.written][:_MOST_NAMED])
-            yield Hint(
-                "permissions",
-                f"{printable(path.group())!r} lies in a directory of root's, and permissions hold in a task too: this "
-                f"user can only make files right in {printable(tops)}. Install into the home or the workspace (a venv, "
-                "pip install --user, npm without -g), or run the program that uses nsbox as root",
-            )
-            return
+        if path is None or not _is_opened(path.group(), layers):
+            continue
+        shown = printable(path.group())
+        if any(shown in hint.message for hint in known):  # hidden, for one
+            continue
+        if os.geteuid() != 0 and _is_unreadable(
+            path.group()
+        ):  # whatever was tried: a place to write isn't what it lacks
+            if not is_told:
+                yield Hint(
+                    "permissions",
+                    f"the permissions of {shown!r} let this user neither read nor change it, and permissions hold in a "
+                    "task too",
+                )
+            is_told = True
+            continue
+        yield _unwritable(shown, layers)
+        return
+
+
+def _unwritable(shown: str, layers: Layers) -> Hint:
+    """Return the hint for a place that the permissions of the system's files keep commands from."""
+    if os.geteuid() == 0:
+        return Hint(
+            "permissions",
+            f"permissions hold in a task too, and {shown!r} may be in another user's directory: "
+            "leave out user=, or say ids='full' with uid= and gid= in the policy, which makes the system's "
+            "directories the commands' own",
+        )
+    tops = ", ".join([at for at in layers.places if at not in layers.written][:_MOST_NAMED])
+    return Hint(
+        "permissions",
+        f"{shown!r} lies in a directory of root's, and permissions hold in a task too: this "
+        f"user can only make files right in {printable(tops)}. Install into the home or the workspace (a venv, "
+        "pip install --user, npm without -g), or run the program that uses nsbox as root",
+    )
+
+
+def _is_unreadable(path: str) -> bool:
+    """Return whether a path is there, as the host has it, and its permissions keep this user from reading it."""
+    return os.path.lexists(path) and not os.access(path, os.R_OK)
 
 
 def _closed(lines: Sequence[str], layers: Layers) -> Iterator[Hint]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
 
+OVER = "the transaction is over: it was committed or closed; begin another by box.transaction()"
 _MOST_LOOKED_AT = 50_000  # files: some tenths of a second, once for each transaction
 _MOST_NAMED = 5
 
@@ -212,7 +213,7 @@ class OverlayWay(Way):
         try:
             with self._lock:
                 if not self._holder.is_open:
-                    raise ValueError("the transaction is over")
+                    raise ValueError(OVER)
                 if self._is_resting:
                     raise ValueError("a commit is under way")
                 own, inside = self._prepared(start.policy, start.prepared)

@@ -36,6 +36,11 @@ def test_there_and_back(task: Task, shown: Path) -> None:
         sh(task, "rm file /tmp/a")
 
 
+def test_only_snapshots(task: Task) -> None:
+    with pytest.raises(TypeError, match="snapshot is a str, must be a Snapshot or None"):
+        task.reset("before")  # type: ignore[arg-type]
+
+
 def test_the_beginning(task: Task, filled: Path) -> None:
     sh(task, "rm -r directory; echo x > file; echo x > /tmp/x")
     task.reset()

@@ -21,6 +21,19 @@ def test_roots_directories(task: Task) -> None:
     assert "pip install --user" in done.why[0].message
 
 
+def test_what_may_not_be_read(task: Task) -> None:
+    """Where a file can't be read, advice on where to install says nothing; a later line gets it all the same."""
+    if os.geteuid() == 0:
+        pytest.skip("root's is hidden")
+    done = task.shell("cat /etc/shadow")
+    assert [hint.kind for hint in done.why] == ["permissions"]
+    assert "'/etc/shadow' let this user neither read nor change it" in done.why[0].message
+    assert "nstall" not in done.why[0].message
+    done = task.shell("cat /etc/shadow /etc/gshadow /etc/shadow; touch /usr/lib/nsbox-test")
+    assert len(done.why) == 2
+    assert "'/usr/lib/nsbox-test' lies in a directory of root's" in done.why[-1].message
+
+
 def test_the_root(task: Task) -> None:
     done = task.shell("mkdir /app")
     assert "name a directory in write=" in done.why[-1].message

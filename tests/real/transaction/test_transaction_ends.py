@@ -136,7 +136,7 @@ def test_nothing_is_started_during_a_commit(tx: Transaction, monkeypatch: pytest
     monkeypatch.setattr(transaction_commit, "commit", slow)
     tx.commit()
     thread.join()
-    assert errors == ["the transaction is over"]
+    assert errors == ["the transaction is over: it was committed or closed; begin another by box.transaction()"]
     assert Path(tx.workspace, "x").read_text() == "before\n"
 
 
