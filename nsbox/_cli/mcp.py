@@ -57,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
         for root in more:  # the client has named these, not the operator
             check_workspace(root, policy.write)
         if options.policy is not None:
-            made = policy_of(argparse.Namespace(**{**vars(options), "workspace": first}))
+            made = policy_of(argparse.Namespace(**{**vars(options), "workspace": first}), is_fallback=True)
             return made.with_(write=(*made.write, *more))
         wishes = {"workspace": first, "write": [*options.write, *more]}
         return policy_of(argparse.Namespace(**{**vars(options), **wishes}))

@@ -23,7 +23,12 @@ def _add_files(parser: Parser) -> None:
     topic.add_argument("-p", "--policy", metavar="FILE", help="a configuration file, instead of the options below")
     topic.add_argument("--section", metavar="TABLE", help="the table of that file, such as agents.sandbox")
     topic = parser.topic("Files")
-    topic.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
+    topic.add_argument(
+        "-w",
+        "--workspace",
+        metavar="DIR",
+        help="the directory to work in (default: the current one, or that of --policy's file)",
+    )
     topic.add_argument(
         "--read-only", action="store_true", help="let the command only read the workspace; --write makes parts writable"
     )

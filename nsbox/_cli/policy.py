@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import Any
 
@@ -48,6 +49,15 @@ def _policy_of_file(options: argparse.Namespace, names: frozenset[str]) -> Polic
     return policy.with_(network=_added(policy.network, options.allow_net)) if options.allow_net else policy
 
 
+def _check_directory(directory: str, policy: Policy) -> None:
+    """Raise PolicyError if a file's policy has another workspace than this directory of --workspace."""
+    (first, *_) = (*policy.write, None)
+    if first is not None and os.path.realpath(first) != os.path.realpath(directory):
+        raise PolicyError(
+            "--workspace", f"the file of --policy names another one, {shown(first)}: leave one of the two out"
+        )
+
+
 def _added(network: object, entries: list[str]) -> Network:
     """Return a file's network with more entries; raises PolicyError for "host", which includes everything."""
     if network == "host":
@@ -90,10 +100,16 @@ def option_names() -> frozenset[str]:
     return frozenset(vars(parser.parse_args([])))
 
 
-def policy_of(options: argparse.Namespace) -> Policy:
-    """Return the policy that the options ask for; raises PolicyError, whose field may be an option."""
+def policy_of(options: argparse.Namespace, *, is_fallback: bool = False) -> Policy:
+    """Return the policy that the options ask for; raises PolicyError, whose field may be an option.
+
+    is_fallback: options.workspace only counts if the file of --policy names none; else it may not name another one.
+    """
     if options.policy is not None:
-        return _policy_of_file(options, option_names())
+        policy = _policy_of_file(options, option_names())
+        if options.workspace is not None and not is_fallback:
+            _check_directory(options.workspace, policy)
+        return policy
     if options.section is not None:
         raise PolicyError("--section", "belongs to --policy FILE")
     amounts = ("memory", "processes", "cpu_seconds", "file_size", "open_files", "total_memory", "cpus")

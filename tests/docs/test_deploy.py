@@ -312,6 +312,17 @@ def test_a_script_in_a_sandbox(tmp_path: Path) -> None:
     assert step("Run in a sandbox", tmp_path, SCRIPT="exit 7", OPTIONS="").returncode == 7
 
 
+def test_git_files_stay_as_they_are(tmp_path: Path) -> None:
+    """A script in the checkout can't make git run a program outside. Control: with `nsbox run` alone, it can."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    script = "git config core.fsmonitor 'touch ran' && echo configured"
+    done = step("Run in a sandbox", tmp_path, SCRIPT=script, OPTIONS="")
+    assert done.returncode != 0 and "configured" not in done.stdout, done.stdout
+    subprocess.run([sys.executable, "-m", "nsbox", "run", "-c", script], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(["git", "status"], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "ran").exists()
+
+
 # ---- jobs; tests/real/machine/test_ci_jobs.py runs their lines
 
 
@@ -343,12 +354,14 @@ def test_both_steps_are_recorded_and_kept() -> None:
     )
     for text in (github, gitlab, shell):
         text = re.sub(r"^\s*#.*\n", "", text, flags=re.M)
-        install, tests = re.findall(r"nsbox run (.*?)(?=nsbox run|\Z)", text, flags=re.S)
+        install, tests, *reports = re.findall(r"nsbox run (.*?)(?=nsbox run|\Z)", text, flags=re.S)
+        assert all(re.search(r"-w \S*reports", line) and "--write" not in line for line in reports)
         assert "audit/install.jsonl" in install and "audit/tests.jsonl" in tests
         assert "--allow-net" in install or "$NETWORK" in install
-        assert not re.search(r"--allow-net|--network|NETWORK|--env", tests)
+        assert not re.search(r"--allow-net|--network|NETWORK|--env", "".join([tests, *reports]))
     job = yaml.safe_load(gitlab)["sandboxed"]
     assert job["artifacts"] == {"when": "always", "paths": ["audit/"]} and "mkdir -m 700 audit" in job["before_script"]
     kept = yaml.safe_load(github)["jobs"]["tests"]["steps"][-1]
-    assert kept["with"]["path"] == "${{ runner.temp }}/job/audit" and kept["if"] == "${{ !cancelled() }}"
+    places = [f"${{{{ runner.temp }}}}/job/{name}" for name in ("audit", "reports")]
+    assert kept["with"]["path"].split("\n")[:-1] == places and kept["if"] == "${{ !cancelled() }}"
     subprocess.run(["sh", "-n"], input=shell, text=True, check=True)

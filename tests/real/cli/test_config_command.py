@@ -206,9 +206,14 @@ def test_run_by_a_file(project: Path) -> None:
     assert nsbox_command("run", "-p", "p.toml", "--", "sh", "-c", "echo $A").stdout == "from the file\n"
     assert nsbox_command("run", "-p", "p.toml", "--section", "sandbox", "--", "true").returncode == 0
     assert "p.toml" in nsbox_command("explain", "--policy", "p.toml").stdout
+    (project / "other").mkdir()
+    (project / "none.toml").write_text('network = "none"\n')
+    assert nsbox_command("run", "-p", "p.toml", "-w", str(project), "--", "true").returncode == 0
+    assert nsbox_command("run", "-p", "none.toml", "-w", "other", "-c", "pwd").stdout == f"{project / 'other'}\n"
     for wrong, said in (
         (("-p", "p.toml", "--network", "host"), "--network: doesn't go with --policy"),
         (("-p", "p.toml", "--uid", "0"), "--uid: doesn't go with --policy"),
+        (("-p", "p.toml", "-w", "other"), "--workspace: the file of --policy names another one, "),
         (("--section", "x"), "--section: belongs to --policy"),
         (("-p", "missing.toml"), "missing.toml: No such file or directory"),
         (("-p", "p.toml", "--section", "none"), "none"),

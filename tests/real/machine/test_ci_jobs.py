@@ -51,7 +51,11 @@ NONE = dict.fromkeys(
 )
 ALL = dict.fromkeys(NONE, True)
 WHOLE = {"untracked": True}  # GitLab's: the copy has all files of the checkout
+OWN = {"packages": True, "source": True}  # the installation's: the project's own build writes beside its source
 HAS_NAMESPACES = not namespaces.missing(nsbox.probe())
+NAMESPACES = pytest.mark.skipif(
+    not HAS_NAMESPACES, reason="needs user namespaces: without them there is no list of hosts"
+)
 LANDLOCK = pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
 
 pytestmark = pytest.mark.timeout(3000 if "RUN_IN_VM" in os.environ else 300)
@@ -159,7 +163,7 @@ def test_two_steps(form: Any, tmp_path: Path, ports: tuple[int, int]) -> None:
     }
     done = job.run(form(job), **variables)
     found = jobs.report(done.stdout)
-    assert found["build"] == NONE | {"index": True, "packages": True}
+    assert found["build"] == NONE | {"index": True, **OWN}
     assert found["test"] == NONE | {"source": True}
     place = tmp_path / ("job" if form is shell else "temp/job")
     records = ends(place / "audit")
@@ -189,6 +193,97 @@ def test_two_steps_uncontained(form: Any, tmp_path: Path, ports: tuple[int, int]
         script = form(job)
     found = jobs.report(job.run(script, is_contained=False, **variables).stdout)
     assert found == {"build": ALL, "test": ALL}
+
+
+# A project that is installed itself, and whose build writes beside its source, as setuptools does.
+_BACKEND = """
+import pathlib, zipfile
+
+def get_requires_for_build_editable(settings=None):
+    return []
+
+def build_editable(directory, settings=None, metadata=None):
+    pathlib.Path("src/own.egg-info").mkdir()
+    name = "own-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(f"{directory}/{name}", "w") as file:
+        file.writestr("own.pth", str(pathlib.Path("src").resolve()))
+        file.writestr("own-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: own\\nVersion: 1.0\\n")
+        file.writestr("own-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        file.writestr("own-1.0.dist-info/RECORD", "")
+    return name
+"""
+_OWN = {
+    "pyproject.toml": """[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "own"
+version = "1.0"
+""",
+    "backend.py": _BACKEND,
+    "types.py": "raise SystemExit('a file of the project stood before a module of Python')\n",
+    "src/own.py": "ANSWER = 42\n",
+    "tests/test_own.py": """import os
+import own
+
+def test_own():
+    assert own.ANSWER == 42 and os.environ["WISH"] == "granted" and "TOKEN" not in os.environ
+    os.makedirs("out/deep")
+    for path in ("out/deep/page.html", "plain.txt"):
+        with open(path, "w") as file:
+            file.write("a report")
+    for path in ("out/link", "linked.txt"):
+        os.symlink(SECRET, path)
+""",
+}
+
+
+def _own(tmp_path: Path, ports: tuple[int, int], *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run contained.sh in a project that is a package itself."""
+    job = Job(tmp_path, ports)
+    for name, text in _OWN.items():
+        path = job.project / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.replace("SECRET", repr(str(tmp_path / "secret"))))
+    (job.project / "test_it.py").unlink()
+    subprocess.run(["git", "add", "-A"], cwd=job.project, check=True)
+    env = os.environ | job.variables | {"PIP_CONFIG_FILE": os.devnull} | variables
+    words = ["sh", str(CI / "contained.sh"), str(tmp_path / "job"), *arguments]
+    return subprocess.run(words, env=env, cwd=job.project, capture_output=True, text=True, check=False)
+
+
+@NAMESPACES
+def test_the_project_is_a_package(tmp_path: Path, ports: tuple[int, int]) -> None:
+    """It is installed from its own source. Its reports come out without links; options reach it; one report is missing."""
+    wished = {"INSTALL": "-e . pytest", "REPORTS": "plain.txt out linked.txt junit.xml none.xml"}
+    # PYTHONSAFEPATH: the project has a types.py, with which no `python -m` of the tests could start
+    done = _own(tmp_path, ports, "--junit-xml=junit.xml", **wished, OPTIONS="--env WISH=granted --env PYTHONSAFEPATH=1")
+    assert done.returncode == 21, done.stdout + done.stderr
+    assert "none.xml" in done.stderr and "contained.sh: not every report" in done.stderr
+    reports = tmp_path / "job/reports"
+    found = sorted(path for path in reports.rglob("*") if not path.is_dir())
+    assert [str(path.relative_to(reports)) for path in found] == ["junit.xml", "out/deep/page.html", "plain.txt"]
+    assert not any(path.is_symlink() for path in reports.rglob("*"))
+    # The control: outside, a copy of the same file is the secret.
+    assert (tmp_path / "job/source/linked.txt").read_text() == "TOP-SECRET"
+
+
+@NAMESPACES
+def test_the_installation_fails(tmp_path: Path, ports: tuple[int, int]) -> None:
+    """Its status isn't one of pytest's, the log says which step it was, and no test starts."""
+    done = _own(tmp_path, ports, INSTALL="not-there")
+    assert done.returncode == 20, done.stdout + done.stderr
+    assert "contained.sh: the installation failed with status 1; the tests weren't started" in done.stderr
+    assert [*ends(tmp_path / "job/audit")] == ["install"]
+
+
+@NAMESPACES
+def test_the_tests_fail(tmp_path: Path, ports: tuple[int, int]) -> None:
+    """The status is theirs, with or without reports."""
+    # There is no pytest then.
+    done = _own(tmp_path, ports, INSTALL="-e .", REPORTS="none.xml", OPTIONS="--env PYTHONSAFEPATH=1")
+    assert done.returncode == 1 and "No module named" in done.stderr, done.stdout + done.stderr
 
 
 def test_a_file_that_is_a_link(tmp_path: Path) -> None:
@@ -251,7 +346,7 @@ def test_gitlab_with_a_list(tmp_path: Path, ports: tuple[int, int]) -> None:
     network = network.replace("index.example", job.variables["INDEX"]).replace("files.example", job.variables["FILES"])
     script, variables = gitlab(job, NETWORK=network, WHEELS="")
     found = jobs.report(job.run(script, **variables, TMPDIR=str(tmp_path)).stdout)
-    assert found == {"build": NONE | WHOLE | {"index": True, "packages": True}, "test": NONE | WHOLE | {"source": True}}
+    assert found == {"build": NONE | WHOLE | {"index": True, **OWN}, "test": NONE | WHOLE | {"source": True}}
 
 
 @LANDLOCK
@@ -287,7 +382,7 @@ def test_gitlab_in_a_container(wheels: bool, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = jobs.report(done.stdout)
-    open_ = {"index": True, "elsewhere": True, "packages": True}
+    open_ = {"index": True, "elsewhere": True, **OWN}
     assert found == {"build": None if wheels else NONE | WHOLE | open_, "test": NONE | WHOLE | {"source": True}}
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"schema"')]
     assert [record["event"] for record in records] == ["start", "end"] * 2
