@@ -11,14 +11,16 @@ from nsbox._base.errors import AccessError, PolicyError
 
 
 def complain(error: BaseException, status: int, *, is_from_file: bool = False) -> int:
-    """Print an error as one line on standard error; return the exit status.
+    """Print an error as one line on standard error, a ConfigError as one for each problem; return the exit status.
 
     is_from_file: whether the policy is a file's. Its keys have the names that errors use, and options don't go with it.
     """
     from nsbox._cli.policy import in_options
 
-    text = "; ".join([str(error), *getattr(error, "__notes__", [])])
-    say(text if is_from_file else in_options(text))
+    lines = str(error).split("\n") if hasattr(error, "problems") else [str(error)]  # each problem is one line
+    lines[-1] = "; ".join([lines[-1], *getattr(error, "__notes__", [])])
+    for text in lines:
+        say(text if is_from_file else in_options(text))
     return status
 
 

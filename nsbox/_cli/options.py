@@ -92,6 +92,12 @@ def _add_environment(parser: Parser) -> None:
 
 def _add_amounts(parser: Parser) -> None:
     topic = parser.topic("Limits")
+    topic.add_argument(
+        "--sensible-limits",
+        action="store_true",
+        help="4096 processes and threads, files of 16 GiB, 65536 open files per process, no core dumps; other options "
+        "of this group take precedence",
+    )
     topic.add_argument("--memory", metavar="SIZE", help="limit the address space of each process")
     topic.add_argument("--processes", type=int, metavar="N", help="limit processes and threads of the sandbox")
     topic.add_argument("--cpu-seconds", type=int, metavar="N", help="limit the processor time of each process")

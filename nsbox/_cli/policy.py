@@ -112,8 +112,7 @@ def policy_of(options: argparse.Namespace, *, is_fallback: bool = False) -> Poli
         return policy
     if options.section is not None:
         raise PolicyError("--section", "belongs to --policy FILE")
-    amounts = ("memory", "processes", "cpu_seconds", "file_size", "open_files", "total_memory", "cpus")
-    common: dict[str, Any] = {"limits": Limits(**{name: getattr(options, name) for name in amounts})}
+    common: dict[str, Any] = {"limits": _limits(options)}
     common["env"], common["pass_env"] = _environment(options)
     for name in ("uid", "gid", "degrade", "seatbelt", "nested", "landlock"):
         common[name] = getattr(options, name)
@@ -142,6 +141,12 @@ def policy_of(options: argparse.Namespace, *, is_fallback: bool = False) -> Poli
         devices=options.device,
         **common,
     )
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    names = ("memory", "processes", "cpu_seconds", "file_size", "open_files", "total_memory", "cpus")
+    amounts: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
+    return Limits.sensible(**amounts) if options.sensible_limits else Limits(**amounts)
 
 
 # ---- variables

@@ -193,13 +193,23 @@ def _hidden_by(policy: Policy, path: str) -> str | None:
     return next((entry for entry in policy.deny if hides(entry, real)), None)
 
 
-def _note_invisible(error: OSError, policy: Policy, host: Host, program: Named) -> OSError:
+def _other_place(path: str, start: Start) -> str | None:
+    """Return where a command starts if a relative path of its program leads elsewhere from there than from here."""
+    place = os.fsdecode((start.policy.workdir or "") if start.cwd is None else start.cwd)
+    is_elsewhere = not path.startswith("/") and os.path.realpath(os.path.join(place, path)) != os.path.realpath(path)
+    return place if is_elsewhere else None
+
+
+def _note_invisible(error: OSError, start: Start, host: Host) -> OSError:
     """Add a note to an error for a program that the host has and the sandbox lacks, or that the policy hides."""
-    name = os.fsdecode(program)
+    policy, name = start.policy, os.fsdecode(start.program)
     import shutil  # seldom needed, and not small
 
     path = name if "/" in name else shutil.which(name) or name
     if error.errno == errno.ENOENT and "/" in path and os.path.exists(path):
+        if (place := _other_place(path, start)) is not None:
+            error.add_note(f"nsbox: a relative path counts from where the command starts, {printable(place)}")
+            return error
         real = os.path.realpath(path)
         shown = (*policy.write, *policy.read, *(top for top, link in host.directories if link is None))
         if policy.base == "workspace" and real != path and not any(is_below(real, top) for top in shown):
@@ -250,7 +260,7 @@ def exception(result: command.Result, start: Start, host: Host, in_session: str 
     """Return what to raise for a spawn that failed. in_session: what helps in one that has no room for a process."""
     policy, plan, ops, program = start.policy, start.prepared.plan, start.prepared.ops, start.program
     if result.step == c.STEP_EXEC:
-        error = _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, host, program)
+        error = _note_invisible(OSError(result.error, os.strerror(result.error), program), start, host)
         if plan.backend == "seatbelt" and result.error == errno.EPERM:
             error.add_note("nsbox: the sandbox doesn't let this be executed: it can't be read there, or is set-user-ID")
         return error

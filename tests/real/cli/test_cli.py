@@ -166,6 +166,23 @@ def test_policy_options(workspace: Path) -> None:
     assert "landlock" in nsbox(workspace, "explain", "--landlock").stdout.lower()
 
 
+def test_sensible_limits(workspace: Path) -> None:
+    """--sensible-limits has the amounts of Limits.sensible(); a single option counts more. Control: neither."""
+    line = "ulimit -c; ulimit -u; ulimit -f"
+
+    def limits(*options: str) -> list[str]:
+        done = nsbox(workspace, "run", "--degrade", "limits", *options, "-c", line)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    files, fewer = str((16 << 30) // 1024), str((1 << 20) // 1024)
+    assert limits("--sensible-limits")[2] == files
+    assert limits("--sensible-limits", "--file-size", "1M")[2] == fewer
+    assert limits()[2] != files
+    plan = nsbox(workspace, "explain", "--sensible-limits", "--processes", "200", "--degrade", "limits").stdout
+    assert "200" in plan and "4096" not in plan
+
+
 def test_patterns(workspace: Path) -> None:
     """--deny has patterns, and means literal names besides."""
     for name in ("a.env", "b.env", "[c].txt", "c.txt"):

@@ -220,3 +220,16 @@ def test_run_by_a_file(project: Path) -> None:
     ):
         done = nsbox_command("run", *wrong, "--", "true")
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_each_problem_has_a_line(project: Path) -> None:
+    """`nsbox run` reports every problem of a file on a line of its own. A line end in the file's own text makes no line."""
+    (project / "p.toml").write_text('workspace = "."\nfirst = 1\nbackend = "none\\nnsbox: forged"\n')
+    command = [sys.executable, "-P", "-m", "nsbox", "run", "-p", "p.toml", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=project, check=False)
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[:3] for line in lines] == [
+        ["nsbox", "p.toml:2", "first"],
+        ["nsbox", "p.toml:3", "backend"],
+    ], done.stderr
+    assert done.returncode == 2 and "none\\nnsbox: forged" in lines[1].replace("\\\\", "\\")

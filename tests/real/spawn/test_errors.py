@@ -176,6 +176,21 @@ def test_program_of_the_host_that_the_sandbox_lacks(workspace: Path, tmp_path: P
     assert "exists on the host" in " ".join(caught.value.__notes__)
 
 
+def test_relative_program_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path that is right from here, and not from where the command starts: the note names that directory."""
+    (tmp_path / "work").mkdir()
+    tool(tmp_path / "work/tool", "#!/bin/sh\n")
+    monkeypatch.chdir(tmp_path)
+    policy = Policy.workspace("work")
+    with pytest.raises(FileNotFoundError) as caught:
+        nsbox.run(["work/tool"], policy=policy)
+    assert f"counts from where the command starts, {tmp_path}/work" in " ".join(caught.value.__notes__)
+    assert nsbox.run(["./tool"], policy=policy).returncode == 0
+    with pytest.raises(FileNotFoundError) as caught:
+        nsbox.run(["./none"], policy=policy)
+    assert not getattr(caught.value, "__notes__", [])
+
+
 # ---- the directory
 
 
