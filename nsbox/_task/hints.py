@@ -78,9 +78,8 @@ def _denied(lines: Sequence[str], layers: Layers, known: Sequence[Hint]) -> Iter
         shown = printable(path.group())
         if any(shown in hint.message for hint in known):  # hidden, for one
             continue
-        if os.geteuid() != 0 and _is_unreadable(
-            path.group()
-        ):  # whatever was tried: a place to write isn't what it lacks
+        # Whatever was tried there, a place to write isn't what it lacks.
+        if os.geteuid() != 0 and _is_unreadable(path.group()):
             if not is_told:
                 yield Hint(
                     "permissions",
