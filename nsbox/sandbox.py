@@ -89,7 +89,8 @@ class Sandbox(Commands, FileTools):
         on_connect: a function, called in one of nsbox's threads, or a coroutine function. It decides about connections
             that the network list doesn't mention; with network="none", about all of them. It is called once for each
             name and port of a sandbox, and the connection waits. True allows it in this sandbox, "always" in all
-            sandboxes of this object. Any other result, an error, or no answer in two minutes refuses it. Default: None.
+            sandboxes of this object. "never" refuses it in all of them. Any other result, an error, or no answer in two
+            minutes refuses it in this sandbox. Default: None.
         on_network: a function that is called with each NetworkEvent, in one of nsbox's threads. Default: None.
 
         Raises TypeError, ValueError and PolicyError.

@@ -104,10 +104,15 @@ def not_started(
 def _too_long(argv: list[str]) -> Hint:
     """Return the hint for more arguments than the kernel takes: a model can shorten them."""
     longest = max(len(os.fsencode(word)) for word in argv)
+    which = (
+        f"the longest argument has {longest} bytes"
+        if longest >= 32 * os.sysconf("SC_PAGE_SIZE")
+        else "no argument alone is too long"
+    )
     return Hint(
         "limit",
         "arguments and variables are too long for the kernel (Linux usually takes 128 KiB in each, and 2 MiB in all); "
-        f"the longest argument has {longest} bytes: write long text to a file, or send it as input",
+        f"{which}: write long text to a file, or send it as input",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.environment import check_environment
 from nsbox._handles.schemas import BY_NAME
+from nsbox._tools.arguments import check_encodable
 
 if TYPE_CHECKING:
     from typing import Any, Protocol
@@ -105,6 +106,8 @@ def _check(name: str, value: Any, schema: Mapping[str, Any]) -> None:
         raise ValueError(f"{name} is {value!r:.60}, must be {'an' if kind[0] in 'ai' else 'a'} {kind}")
     if isinstance(value, list | tuple) and not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} is {value!r:.60}, must be an array of strings")
+    for text in (value,) if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
+        check_encodable(name, text)
     low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
     most = schema.get("maximum")
     if (

@@ -230,4 +230,7 @@ class ToolCalls(Keeper):
             if job.id == number:
                 return job
         there = ", ".join(str(job.id) for job in jobs)
-        raise LookupError(f"there is no job {number}; " + (f"there are {there}" if jobs else "none was started"))
+        raise LookupError(
+            f"there is no job {number}; "
+            + (f"the jobs are {there}" if len(jobs) > 1 else f"the only one is {there}" if jobs else "none was started")
+        )

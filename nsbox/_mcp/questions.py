@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nsbox._network.events import NetworkRequest
 
-    Answer = bool | Literal["always"]
+    Answer = bool | Literal["always", "never"]
 
 _PATIENCE = 110.0  # seconds; on_connect's own end at 120
 _SCHEMA = {
@@ -31,8 +31,8 @@ _SCHEMA = {
         "answer": {
             "type": "string",
             "title": "Allow this connection?",
-            "enum": ["no", "once", "always"],
-            "description": "once: only for this command. always: for all commands of this server.",
+            "enum": ["no", "once", "always", "never"],
+            "description": "once, no: only for this command. always, never: for all commands of this server.",
         }
     },
     "required": ["answer"],
@@ -56,7 +56,9 @@ def _verdict(result: Any) -> Answer:
     if not isinstance(result, types.ElicitResult) or result.action != "accept" or not result.content:
         return False
     answer = result.content.get("answer")
-    return "always" if answer == "always" else answer == "once"
+    if answer == "always" or answer == "never":
+        return "always" if answer == "always" else "never"
+    return bool(answer == "once")
 
 
 class Questions:

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from nsbox._network.events import NetworkRequest
 
-    Answer = bool | Literal["always"]
+    Answer = bool | Literal["always", "never"]
     OnConnect = Callable[[NetworkRequest], Answer | Awaitable[Answer]]
     Key = tuple[str, int, str]
 
 MOST = 8  # questions at once
+_MOST_KEPT = 10_000  # destinations that are refused unasked: a command can make up names for ever
 PATIENCE = 120.0  # seconds, after which the answer is no; the relay waits as long
 
 
@@ -60,11 +61,11 @@ class _Ask:
 class Answers:
     """The decisions of an on_connect, for one Sandbox object and all sandboxes that it starts.
 
-    on_connect gets a NetworkRequest. It returns True or False for the one sandbox that asks, or "always" for all
-    sandboxes of this object from then on. It may also return an awaitable of these. That is awaited in the event loop
-    that was running when this object was made; if there was none, by asyncio.run() in a thread. Any other value, and
-    any exception, means no, and goes to threading.excepthook. Two questions about the same destination are asked one
-    after the other, since the first answer may be "always".
+    on_connect gets a NetworkRequest. It returns True or False for the one sandbox that asks, or "always" or "never" for
+    all sandboxes of this object from then on. It may also return an awaitable of these. That is awaited in the event
+    loop that was running when this object was made; if there was none, by asyncio.run() in a thread. Any other value,
+    and any exception, means no, and goes to threading.excepthook. Two questions about the same destination are asked
+    one after the other, since the first answer may hold for all.
     """
 
     def __init__(self, on_connect: OnConnect, *, patience: float = PATIENCE, most: int = MOST) -> None:
@@ -72,7 +73,7 @@ class Answers:
             raise TypeError(f"on_connect is {type_phrase(on_connect)}, must be a function")
         self._on_connect, self._patience, self._most = on_connect, patience, most
         self._loop = _running_loop()
-        self._always: set[Key] = set()
+        self._kept: dict[Key, bool] = {}  # the answers "always" and "never"
         self._begin()
         _all.add(self)
 
@@ -88,7 +89,7 @@ class Answers:
         """Arrange for send_verdict(number, allow) to be called, at once or in a thread. Never blocks, never raises."""
         ask = _Ask(request, number, send_verdict, time.monotonic() + self._patience)
         with self._changed:
-            verdict = True if ask.key in self._always else False if self._is_closed else None
+            verdict = self._kept.get(ask.key, False if self._is_closed else None)
             if verdict is None:
                 self._queue.append(ask)
                 try:
@@ -136,25 +137,28 @@ class Answers:
                 return
 
     def _decide(self, ask: _Ask) -> None:
-        if ask.key in self._always:
-            ask.answer(True)
+        if ask.key in self._kept:
+            ask.answer(self._kept[ask.key])
         if not ask.is_open:  # too late to ask
             return
         try:
             answer: Any = self._on_connect(ask.request)
             if hasattr(answer, "__await__"):
                 answer = self._awaited(answer, ask.end)
-            is_always = isinstance(answer, str) and answer == "always"
-            if not isinstance(answer, bool) and not is_always:
+            is_kept = isinstance(answer, str) and answer in ("always", "never")
+            if not isinstance(answer, bool) and not is_kept:
                 what = f"{answer!r:.100} ({type(answer).__name__})"
-                raise TypeError(f"on_connect returned {what} for {ask.request}, must be True, False or 'always'")
+                raise TypeError(
+                    f"on_connect returned {what} for {ask.request}, must be True, False, 'always' or 'never'"
+                )
         except BaseException as error:  # SystemExit too: the thread is ours, and the connection waits
             ask.answer(False)
             report(error)
             return
-        if is_always:
-            self._always.add(ask.key)
-        ask.answer(bool(answer))
+        allow = answer is True or answer == "always"
+        if is_kept and (allow or len(self._kept) < _MOST_KEPT):
+            self._kept[ask.key] = allow
+        ask.answer(allow)
 
     def _awaited(self, answer: Awaitable[Answer], end: float) -> object:
         """Wait for an awaitable's answer, in the event loop if there is one, until the time is up."""

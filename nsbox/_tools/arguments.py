@@ -64,6 +64,7 @@ def check_path(name: str, path: object) -> str:
         raise TypeError(f"{name} is {type_phrase(text)}, must be a str or os.PathLike[str]")
     if not text or "\0" in text:
         raise ValueError(f"{name} is {text!r:.60}, must not be empty or have a NUL byte")
+    check_encodable(name, text)
     return text
 
 
@@ -74,6 +75,22 @@ def check_paths(**paths: object) -> None:
 
 
 def check_word(name: str, text: str) -> None:
-    """Raise ValueError for a text that can be no argument of a program, since it has a NUL byte."""
+    """Raise ValueError for a text that can be no argument of a program."""
     if "\0" in text:
         raise ValueError(f"{name} has a NUL byte")
+    check_encodable(name, text)
+
+
+def check_encodable(name: str, text: str) -> None:
+    """Raise ValueError for half of a surrogate pair: a model's JSON can spell it, but UTF-8 has no bytes for it.
+
+    Surrogates that stand for a byte pass: in a file's name they are what isn't UTF-8 (PEP 383).
+    """
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise ValueError(
+            f"{name} has {half} at character {error.start}, half of a surrogate pair, which is no character: "
+            "write the whole character"
+        ) from None

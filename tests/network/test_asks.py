@@ -35,7 +35,7 @@ print(asked)
 
 
 def test_answers(client: Client) -> None:
-    """No list at all; "always" is for each sandbox; what is no answer, raises, or is a coroutine."""
+    """No list at all; "always" and "never" are for each sandbox; what is no answer, raises, or is a coroutine."""
     code = """
 import asyncio
 want = 'print(ask("a.example", 80), ask("203.0.113.1", 5432))'
@@ -47,6 +47,7 @@ told = set()
 threading.excepthook = lambda args: told.add(args.exc_type.__name__)
 asked = []
 print(tried(lambda request: asked.append(request) or "always"), len(asked))
+print(tried(lambda request: asked.append(request) or "never"), len(asked))
 print(tried(lambda request: True), tried(lambda request: "yes"))
 print(tried(lambda request: 1 / 0))
 async def slowly(request):
@@ -68,8 +69,9 @@ print(sorted(told))
     found = client(code)
     assert found.pop() == "['TypeError', 'ZeroDivisionError']"
     assert found[0] == f"{[both, both]} 2"
-    assert found[1] == f"{[both, both]} {[none, none]}"
-    assert found[2:] == [f"{[none, none]}", f"{[first, first]}", first, both]
+    assert found[1] == f"{[none, none]} 4"
+    assert found[2] == f"{[both, both]} {[none, none]}"
+    assert found[3:] == [f"{[none, none]}", f"{[first, first]}", first, both]
 
 
 def test_example(client: Client) -> None:

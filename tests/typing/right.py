@@ -73,11 +73,16 @@ async def always(request: nsbox.NetworkRequest) -> Literal["always"]:
     return "always"
 
 
+async def never(request: nsbox.NetworkRequest) -> Literal["always", "never"]:
+    return "never"
+
+
 def hear(event: nsbox.NetworkEvent) -> None:
     print(event.to_json())
 
 
 nsbox.Sandbox(policy, on_connect=once, on_network=hear)
+nsbox.Sandbox(policy, on_connect=never)
 nsbox.run(["x"], policy=policy, on_connect=always)
 nsbox.Popen(["x"], policy=policy, on_network=hear)
 nsbox.call(["x"], on_connect=once)

@@ -48,7 +48,13 @@ async def counts(client: Any, name: str = "files") -> tuple[int, int]:
 def test_verdicts() -> None:
     """Only a clear yes is one."""
     result = types.ElicitResult
-    assert [_verdict(says(word)) for word in ("once", "always", "no", "yes")] == [True, "always", False, False]
+    assert [_verdict(says(word)) for word in ("once", "always", "no", "never", "yes")] == [
+        True,
+        "always",
+        False,
+        "never",
+        False,
+    ]
     assert _verdict(result(action="decline")) is _verdict(result(action="cancel")) is False
     assert _verdict(result(action="accept")) is _verdict(result(action="decline", content={"answer": "once"})) is False
     assert _verdict(types.ListRootsResult(roots=[])) is _verdict(None) is False
@@ -73,7 +79,7 @@ def test_a_yes_and_a_no(connect: Any, serve: Serve) -> None:
     assert always[0] == later[0] == 0 and always[1] > 0 and later[1] > 0
     assert len(asked) == 3
     assert "A command in the sandbox wants to connect to files.invalid:8080" in asked[0].message
-    assert asked[0].requested_schema["properties"]["answer"]["enum"] == ["no", "once", "always"]
+    assert asked[0].requested_schema["properties"]["answer"]["enum"] == ["no", "once", "always", "never"]
 
 
 @pytest.mark.parametrize("answer", ["decline", "cancel", "accept", "error"])

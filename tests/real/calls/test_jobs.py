@@ -41,9 +41,9 @@ def test_by_number(box: Sandbox) -> None:
     number = nsbox.call_tool(box, "background", {"command": "true"})["job"]
     assert box.job(job.id) is job
     assert box.job(number) is box.jobs()[1]
-    with pytest.raises(LookupError, match="there is no job 7; there are 1, 2"):
+    with pytest.raises(LookupError, match="there is no job 7; the jobs are 1, 2"):
         box.job(7)
-    assert nsbox.call_tool(box, "job_kill", {"job": 7}) == {"error": "there is no job 7; there are 1, 2"}
+    assert nsbox.call_tool(box, "job_kill", {"job": 7}) == {"error": "there is no job 7; the jobs are 1, 2"}
     assert nsbox.call_tool(box, "job_kill", {"job": job.id})["cause"] == "cancelled"
 
 

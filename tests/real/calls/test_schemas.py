@@ -113,6 +113,13 @@ def test_a_whole_day(box: Sandbox) -> None:
         ("glob", {"pattern": "/etc/*"}, "name the directory by path="),
         ("glob", {"pattern": "../*"}, "name the directory by path="),
         ("job_output", {"job": 7}, "there is no job 7"),
+        ("shell", '{"command": "echo x\\ud83d"}', r"command has \ud83d at character 6, half of a surrogate pair"),
+        ("exec", {"program": "echo", "args": ["x", "\ud800"]}, r"args has \ud800"),
+        ("write", {"path": "b", "content": "\udfff"}, r"content has \udfff"),
+        ("edit", {"path": "a", "old": "one", "new": "\ud800"}, r"new has \ud800"),
+        ("glob", {"pattern": "\ud800*"}, r"pattern has \ud800"),
+        ("python", {"code": "'\ud800'"}, r"code has \ud800"),
+        ("background", {"command": "\ud800"}, r"command has \ud800"),
     ],
 )
 def test_what_a_model_does_wrong(policy: Policy, workspace: Path, name: str, arguments: Any, error: str) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_a_shell_that_is_kept(s: Session, workspace: Path) -> None:
     assert shell('pwd; echo "$PATH"; PATH=/usr/bin:/bin', env=None) == (0, "/usr\n\n")
     assert shell("cd /; sleep 1000", timeout=0.1)[0] == -15
     assert shell("pwd") == (0, "/usr\n")
+
+
+def test_two_at_once(s: Session, workspace: Path) -> None:
+    """The one that ends last decides, as the pages say; what the other one had changed is lost."""
+    wait = "touch begun; until [ -e go ]; do sleep 0.01; done; export FIRST=1"
+    thread = threading.Thread(target=lambda: s.shell(wait, keep=True))
+    thread.start()
+    while not (workspace / "begun").exists():
+        time.sleep(0.001)
+    kept(s, "cd /tmp; export SECOND=2")
+    assert kept(s, "echo $PWD $FIRST $SECOND") == "/tmp 2\n"
+    (workspace / "go").touch()
+    thread.join()
+    assert kept(s, "echo $PWD $FIRST $SECOND") == f"{workspace} 1\n"
 
 
 @pytest.mark.parametrize("line", ["exit 5", "cd /; export A=1; exit 5", "set -e; export A=1; cd /; (exit 5)"])

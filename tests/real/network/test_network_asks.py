@@ -16,6 +16,7 @@ import pytest
 from nsbox_testing.verdicts import LONG, Verdicts, wish
 
 from nsbox import NetworkRequest
+from nsbox._relay import asks
 from nsbox._relay.asks import MOST, Answers
 
 pytestmark = pytest.mark.usefixtures("no_threads")
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_threads")
 # ---- what the function returns
 
 
-@pytest.mark.parametrize(("answer", "allow"), [(True, True), (False, False), ("always", True)])
+@pytest.mark.parametrize(("answer", "allow"), [(True, True), (False, False), ("always", True), ("never", False)])
 def test_answers(verdicts: Verdicts, answer: Any, allow: bool) -> None:
     """The function gets the request, in another thread, and its answer is the verdict."""
     seen: list[tuple[NetworkRequest, threading.Thread]] = []
@@ -41,30 +42,44 @@ def test_answers(verdicts: Verdicts, answer: Any, allow: bool) -> None:
 
 
 def test_always(verdicts: Verdicts) -> None:
-    """ "always" is asked once for a host and its port, True and False each time that a sandbox asks."""
+    """ "always" and "never" are asked once for a host and its port, True and False each time that a sandbox asks."""
     asked = []
 
     def decide(request: NetworkRequest) -> Any:
         asked.append(str(request))
-        return {"a.example": "always", "b.example": True, "c.example": False}[request.name]
+        return {"a.example": "always", "b.example": True, "c.example": False, "d.example": "never"}[request.name]
 
     answers = Answers(decide)
-    for number, (name, port) in enumerate([(n, 443) for n in "abcabc"] + [("a", 22), ("a", 22)]):
+    for number, (name, port) in enumerate([(n, 443) for n in "abcdabcd"] + [("a", 22), ("a", 22)]):
         answers.ask(wish(f"{name}.example", port), number, verdicts)
-        verdicts.next()
+        assert verdicts.next() == (number, name in "ab")
     assert asked == [
-        *("a.example:443", "b.example:443", "c.example:443", "b.example:443", "c.example:443", "a.example:22"),
+        *("a.example:443", "b.example:443", "c.example:443", "d.example:443"),
+        *("b.example:443", "c.example:443", "a.example:22"),
     ]
 
 
-@pytest.mark.parametrize("answer", [None, "yes", 1, 0, "", b"always", [], "Always", object()])
+def test_never_is_bounded(verdicts: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that makes up names for ever doesn't fill the memory: later ones are asked about each time."""
+    monkeypatch.setattr(asks, "_MOST_KEPT", 2)
+    asked = []
+    answers = Answers(lambda request: asked.append(request.name) or "never")  # type: ignore[arg-type, func-returns-value]
+    for number, name in enumerate("abcabc"):
+        answers.ask(wish(name), number, verdicts)
+        assert verdicts.next() == (number, False)
+    assert asked == ["a", "b", "c", "c"]
+
+
+@pytest.mark.parametrize("answer", [None, "yes", 1, 0, "", b"always", [], "Always", "Never", object()])
 def test_other_answers(verdicts: Verdicts, raised: queue.Queue[BaseException], answer: Any) -> None:
     """Whatever else it returns is a no, and a TypeError that says what it has to be."""
     Answers(lambda _: answer).ask(wish(), 5, verdicts)
     assert verdicts.next() == (5, False)
     error = raised.get(timeout=LONG)
     assert isinstance(error, TypeError)
-    assert "for a.example:443, must be True, False or 'always'" in str(error) and type(answer).__name__ in str(error)
+    assert "for a.example:443, must be True, False, 'always' or 'never'" in str(error) and type(answer).__name__ in str(
+        error
+    )
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), SystemExit(0), KeyboardInterrupt(), RecursionError()])
