@@ -290,7 +290,7 @@ def test_what_fails_in_the_judge(project: Path, monkeypatch: pytest.MonkeyPatch)
     judge = __import__("judge")
     latin = "# -*- coding: latin-1 -*-\nprint(sum(map(int, input().split())))  # \xe4".encode("latin-1")
     programs = [judge.Submission(name, name, latin) for name in ("py", "no/such/directory", "py")]
-    found = list(judge.locally(programs, judge.SUMS, 1))
+    found = [judge.judge(program, judge.SUMS) for program in programs]
     assert [one.verdict.name for one in found] == ["AC", "JE", "AC"]
     assert found[1].detail.startswith("FileNotFoundError: ")
 
