@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
@@ -184,6 +185,7 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
             open(place / "input") as stdin,
             open(place / "output", "wb") as stdout,
             open(place / "errors", "wb") as stderr,
+            stack_of(problem.memory),
             nsbox.Popen(words, policy=policy, stdin=stdin, stdout=stdout, stderr=stderr) as process,
         ):
             try:
@@ -201,6 +203,17 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
         if verdict is None:
             verdict, detail = checked(place / "output", test, problem)
         return Run(verdict, seconds, memory, detail)
+
+
+@contextmanager
+def stack_of(memory: int) -> Iterator[None]:
+    """Let programs that start in the block use all of their memory as a stack: they have this process's limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (memory if hard < 0 else min(memory, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
 
 
 def own_memory() -> int:
@@ -341,10 +354,15 @@ else:
     print("AC" if a + b == int(given[0]) and a > 0 < b else "WA")
 """
 SUMS = Problem((Test(b"1 2\n", b"3\n"), Test(b"20 22\n", b"42\n"), Test(b"-5 5\n", b"0\n")))
+DEEPLY = Problem((Test(b"", b"3\n"),))
 SPLITS = Problem((Test(b"7\n", b""), Test(b"100\n", b"")), checker=CHECKER)
 
 _C = "#include <signal.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
 _C += "#include <sys/shm.h>\n#include <unistd.h>\n"
+_DEEP = (
+    _C + "__attribute__((noinline)) int sum(volatile int a, volatile int b) { return a ? sum(a - 1, b) + 1 : b; }\n"
+    'int main(void) { printf("%d\\n", sum(500000, -500000) + 3); }\n'
+)
 _MAIN = _C + 'int main(void) {{ int a, b; scanf("%d %d", &a, &b); {} }}\n'
 _PRINT = 'printf("%d\\n", a + b); return 0;'
 
@@ -394,6 +412,8 @@ DEMO = [
     Submission("reads for ever, compiling", "c", b'#include "/dev/zero"\nint main(void) { }\n', "CE"),
 ]
 
+DEEP_DEMO = [Submission("deep recursion", "c", _DEEP.encode(), "AC")]
+
 SPLIT_DEMO = [
     _py("split", "AC", "n = int(input())\nprint(1, n - 1)"),
     _py("split otherwise", "AC", "n = int(input())\nprint(n - 2, 2)"),
@@ -426,7 +446,7 @@ def main(arguments: list[str]) -> int:
         one = Submission(options.source.name, options.source.suffix[1:], options.source.read_bytes())
         problems = [(problem_from(options.tests, options.checker), [one])]
     else:
-        problems = [(SUMS, DEMO), (SPLITS, SPLIT_DEMO)]
+        problems = [(SUMS, DEMO), (DEEPLY, DEEP_DEMO), (SPLITS, SPLIT_DEMO)]
     missed = 0
     for problem, submissions in problems:
         if options.dask is None:

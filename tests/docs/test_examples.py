@@ -5,8 +5,10 @@ Nothing here needs a network. See fences.py for how a document says what is run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -210,7 +212,7 @@ def test_judge(project: Path) -> None:
     done = example("judge.py", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is due" not in done.stdout
-    due = {one.name: one.due for one in (*judge.DEMO, *judge.SPLIT_DEMO)}
+    due = {one.name: one.due for one in (*judge.DEMO, *judge.DEEP_DEMO, *judge.SPLIT_DEMO)}
     for name, verdict in due.items():
         assert re.search(rf"^{re.escape(name)} +{verdict} ", done.stdout, re.M), name
     assert {*due.values()} == {verdict.name for verdict in judge.Verdict} - {"JE"}
@@ -304,6 +306,20 @@ def test_memory_that_no_process_has(project: Path, monkeypatch: pytest.MonkeyPat
     assert judge.judge(hoard, judge.SUMS).verdict is judge.Verdict.RE
     monkeypatch.setattr(judge, "ALONE", nsbox.Filter(rules=judge.ALONE.rules[:2]))
     assert judge.judge(hoard, judge.SUMS).verdict is judge.Verdict.AC
+
+
+@needs.programs("gcc")
+def test_a_deep_recursion(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may use its memory as a stack, with a judge whose own stack is small; the control has the judge's stack."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    judge = __import__("judge")
+    (deep,) = judge.DEEP_DEMO
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    with judge.stack_of(8 << 20):
+        assert judge.judge(deep, judge.DEEPLY).verdict is judge.Verdict.AC
+        monkeypatch.setattr(judge, "stack_of", contextlib.nullcontext)
+        assert judge.judge(deep, judge.DEEPLY).verdict is judge.Verdict.RE
+    assert resource.getrlimit(resource.RLIMIT_STACK) == before
 
 
 def test_blanks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

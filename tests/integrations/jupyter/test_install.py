@@ -54,7 +54,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ('backend = "seatbelt"', "Seatbelt"),
         ('readable = ["/no/such/directory"]', "/no/such/directory"),
         ('[limits]\nmemory = "1M"', "the kernel ended while it started, "),
-        ('[limits]\nmemory = "50M"', "limits.memory=52428800"),
+        ('[limits]\nmemory = "50M"', "limits.memory=50 MiB"),
         ("[limits]\nprocesses = 1", "processes=1"),
     ],
 )
