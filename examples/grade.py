@@ -140,10 +140,15 @@ def submissions(count: int, seed: int = 0) -> Iterator[Submission]:
 # ---- verdicts
 
 
+def policy(empty: str) -> nsbox.Policy:
+    """Return what a submission may do. It can't leave a file for the next one, such as a module that this imports."""
+    return nsbox.Policy.workspace(empty, read_only=True, home="tmp", tmp_size="16M", limits=LIMITS)
+
+
 def contained(tasks: Iterable[Submission]) -> Iterator[str]:
     """Yield the verdict on each submission, run in a branch of its own."""
     tasks = list(tasks)
-    with tempfile.TemporaryDirectory() as empty, nsbox.Sandbox(nsbox.Policy.workspace(empty, limits=LIMITS)) as box:
+    with tempfile.TemporaryDirectory() as empty, nsbox.Sandbox(policy(empty)) as box:
         py = box.python(imports=["math"])
         results = py.map((task.program() for task in tasks), workers=WORKERS, timeout=PATIENCE)
         for task, result in zip(tasks, results, strict=True):

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
@@ -32,7 +33,13 @@ MEBI = 1 << 20
 COMPILE_LIMITS = Limits(memory="2G", cpu_seconds=20, file_size="64M")
 CHECK_LIMITS = Limits(memory="1G", cpu_seconds=10, file_size="1M")
 OUT_OF_MEMORY = ("MemoryError", "std::bad_alloc")
-ALONE = Filter(rules=[Rule(["fork", "vfork", "clone"], 11), Rule("clone3", 38)])  # EAGAIN, ENOSYS
+ALONE = Filter(
+    rules=[
+        Rule(["fork", "vfork", "clone"], 11),  # EAGAIN
+        Rule("clone3", 38),  # ENOSYS
+        Rule(["shmget", "msgget", "semget"], 38),  # memory of the kernel's that counts for no process
+    ]
+)
 COMPILERS = {
     "c": ["gcc", "-O2", "-static", "-o", "program", "program.c", "-lm"],
     "cc": ["g++", "-O2", "-static", "-o", "program", "program.cc"],
@@ -62,8 +69,8 @@ WORDS = {"AC": Verdict.AC, "WA": Verdict.WA, "PE": Verdict.PE}
 class Test:
     """What a program reads, and what it is to print."""
 
-    given: str
-    answer: str
+    given: bytes
+    answer: bytes
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Submission:
 
     name: str
     language: str
-    source: str
+    source: bytes
     due: str = ""
 
 
@@ -122,7 +129,15 @@ class Judgement:
 
 
 def judge(submission: Submission, problem: Problem) -> Judgement:
-    """Compile a program, run it on all tests, and check what it printed."""
+    """Compile a program, run it on all tests, and check what it printed. An error of the judge is a verdict too."""
+    try:
+        return judged(submission, problem)
+    except Exception as error:
+        return Judgement(Verdict.JE, detail=f"{type(error).__name__}: {error}")
+
+
+def judged(submission: Submission, problem: Problem) -> Judgement:
+    """Do as judge() does, without a verdict for what fails in the judge itself."""
     with tempfile.TemporaryDirectory(prefix="judge-") as name:
         program = Path(name, f"program.{submission.language}")
         if submission.language in COMPILERS:
@@ -133,7 +148,7 @@ def judge(submission: Submission, problem: Problem) -> Judgement:
                 return Judgement(verdict, detail=detail)
             program = build / "program"
         else:
-            program.write_text(submission.source)
+            program.write_bytes(submission.source)
         runs = [executed(program, test, problem) for test in problem.tests]
     # If a checker fails on one test, what the others say isn't the whole truth.
     errors = (run for run in runs if run.verdict is Verdict.JE)
@@ -144,7 +159,7 @@ def judge(submission: Submission, problem: Problem) -> Judgement:
 
 def compiled(submission: Submission, build: Path) -> tuple[Verdict | None, str]:
     """Make build/program. Return None; or, if that fails, the verdict and the compiler's complaints."""
-    (build / f"program.{submission.language}").write_text(submission.source)
+    (build / f"program.{submission.language}").write_bytes(submission.source)
     policy = Policy.workspace(build, limits=COMPILE_LIMITS, home="tmp", tmp_size="1G")
     with nsbox.Sandbox(policy, stock=0) as box:
         program, *args = COMPILERS[submission.language]
@@ -162,7 +177,7 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
     """Run the program on one test, and check what it printed."""
     with tempfile.TemporaryDirectory(prefix="judge-") as name:
         place = Path(name)
-        (place / "input").write_text(test.given)
+        (place / "input").write_bytes(test.given)
         (arena := place / "arena").mkdir()
         words, policy = command(program, arena, problem)
         # Files, not pipes: file_size bounds them, so a flood ends by SIGXFSZ.
@@ -170,6 +185,7 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
             open(place / "input") as stdin,
             open(place / "output", "wb") as stdout,
             open(place / "errors", "wb") as stderr,
+            stack_of(problem.memory),
             nsbox.Popen(words, policy=policy, stdin=stdin, stdout=stdout, stderr=stderr) as process,
         ):
             try:
@@ -187,6 +203,17 @@ def executed(program: Path, test: Test, problem: Problem) -> Run:
         if verdict is None:
             verdict, detail = checked(place / "output", test, problem)
         return Run(verdict, seconds, memory, detail)
+
+
+@contextmanager
+def stack_of(memory: int) -> Iterator[None]:
+    """Let programs that start in the block use all of their memory as a stack: they have this process's limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (memory if hard < 0 else min(memory, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
 
 
 def own_memory() -> int:
@@ -238,15 +265,15 @@ def checked(output: Path, test: Test, problem: Problem) -> tuple[Verdict, str]:
     """Return the verdict on what a program printed; and, if the checker failed, how."""
     if problem.checker:
         return by_checker(output, test, problem)
-    printed = output.read_text(errors="replace")
+    printed = output.read_bytes()  # as text, other alphabets' blanks and a lone CR would count as blanks
     if lines(printed) == lines(test.answer):
         return Verdict.AC, ""
     return Verdict.PE if printed.split() == test.answer.split() else Verdict.WA, ""
 
 
-def lines(text: str) -> list[str]:
-    """Return the lines of an output, without the blanks that nobody sees."""
-    return [line.rstrip() for line in text.rstrip().split("\n")]
+def lines(text: bytes) -> list[bytes]:
+    """Return the lines of an output, without the blanks that nobody sees: ASCII's."""
+    return [line.rstrip() for line in text.rstrip().split(b"\n")]
 
 
 def by_checker(output: Path, test: Test, problem: Problem) -> tuple[Verdict, str]:
@@ -258,8 +285,8 @@ def by_checker(output: Path, test: Test, problem: Problem) -> tuple[Verdict, str
     with tempfile.TemporaryDirectory(prefix="judge-") as name:
         place = Path(name)
         (place / "checker.py").write_text(problem.checker)
-        (place / "input").write_text(test.given)
-        (place / "answer").write_text(test.answer)
+        (place / "input").write_bytes(test.given)
+        (place / "answer").write_bytes(test.answer)
         shutil.copyfile(output, place / "output")
         policy = Policy.workspace(place, read_only=True, home="tmp", limits=CHECK_LIMITS, tmp_size="64M")
         with nsbox.Sandbox(policy, stock=0) as box:
@@ -318,7 +345,7 @@ def table(submissions: list[Submission], judgements: Iterable[Judgement]) -> int
 # Print two numbers whose sum is the first number given, and whose order doesn't matter; then their names.
 CHECKER = """
 import sys
-given, answer, output = [open(name).read().split() for name in sys.argv[1:]]
+given, answer, output = [open(name, errors="replace").read().split() for name in sys.argv[1:]]
 try:
     a, b = map(int, output)
 except ValueError:
@@ -326,31 +353,38 @@ except ValueError:
 else:
     print("AC" if a + b == int(given[0]) and a > 0 < b else "WA")
 """
-SUMS = Problem((Test("1 2\n", "3\n"), Test("20 22\n", "42\n"), Test("-5 5\n", "0\n")))
-SPLITS = Problem((Test("7\n", ""), Test("100\n", "")), checker=CHECKER)
+SUMS = Problem((Test(b"1 2\n", b"3\n"), Test(b"20 22\n", b"42\n"), Test(b"-5 5\n", b"0\n")))
+DEEPLY = Problem((Test(b"", b"3\n"),))
+SPLITS = Problem((Test(b"7\n", b""), Test(b"100\n", b"")), checker=CHECKER)
 
-_C = "#include <signal.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n"
+_C = "#include <signal.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+_C += "#include <sys/shm.h>\n#include <unistd.h>\n"
+_DEEP = (
+    _C + "__attribute__((noinline)) int sum(volatile int a, volatile int b) { return a ? sum(a - 1, b) + 1 : b; }\n"
+    'int main(void) { printf("%d\\n", sum(500000, -500000) + 3); }\n'
+)
 _MAIN = _C + 'int main(void) {{ int a, b; scanf("%d %d", &a, &b); {} }}\n'
 _PRINT = 'printf("%d\\n", a + b); return 0;'
 
 
 def _c(name: str, due: str, body: str) -> Submission:
-    return Submission(name, "c", _MAIN.format(body), due)
+    return Submission(name, "c", _MAIN.format(body).encode(), due)
 
 
 def _py(name: str, due: str, body: str) -> Submission:
-    return Submission(name, "py", body, due)
+    return Submission(name, "py", body.encode(), due)
 
 
 DEMO = [
     _c("sum, C", "AC", _PRINT),
     Submission(
-        "sum, C++", "cc", "#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }", "AC"
+        "sum, C++", "cc", b"#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }", "AC"
     ),
     _py("sum, Python", "AC", "print(sum(map(int, input().split())))"),
     _c("difference", "WA", 'printf("%d\\n", a - b); return 0;'),
     _c("right, then half", "WA", 'if (a == 20) { printf("4"); exit(0); } ' + _PRINT),
     _c("too many lines", "PE", 'printf("\\n\\n%d\\n", a + b); return 0;'),
+    _c("a blank that is none", "WA", 'printf("%d\\xc2\\xa0\\n", a + b); return 0;'),
     _c("typing error", "CE", "retrun 0;"),
     _c("loop", "TLE", "for (;;) { volatile int i = 0; (void)i; }"),
     _c("sleep", "TLE", "sleep(100000); " + _PRINT),
@@ -369,25 +403,29 @@ DEMO = [
         "RE",
         "import glob\nprint(open(glob.glob('/tmp/judge-*/**/answer', recursive=True)[0]).read())",
     ),
+    _c("hoard of shared memory", "RE", "if (shmget(IPC_PRIVATE, 1 << 20, 0600) < 0) abort(); " + _PRINT),
     _c("reads /etc/passwd", "RE", 'fclose(fopen("/etc/passwd", "r")); ' + _PRINT),
     _c("writes outside", "RE", 'FILE *f = fopen("/etc/judge-was-here", "w"); if (!f) abort(); ' + _PRINT),
     _c("kills the judge", "WA", "for (int i = 1; i < 70000; i++) if (i != getpid()) kill(i, 9); return 0;"),
     _c("closes stdout", "WA", "fclose(stdout); " + _PRINT),
-    Submission("reads /etc/shadow, compiling", "c", '#include "/etc/shadow"\nint main(void) { }\n', "CE"),
-    Submission("reads for ever, compiling", "c", '#include "/dev/zero"\nint main(void) { }\n', "CE"),
+    Submission("reads /etc/shadow, compiling", "c", b'#include "/etc/shadow"\nint main(void) { }\n', "CE"),
+    Submission("reads for ever, compiling", "c", b'#include "/dev/zero"\nint main(void) { }\n', "CE"),
 ]
+
+DEEP_DEMO = [Submission("deep recursion", "c", _DEEP.encode(), "AC")]
 
 SPLIT_DEMO = [
     _py("split", "AC", "n = int(input())\nprint(1, n - 1)"),
     _py("split otherwise", "AC", "n = int(input())\nprint(n - 2, 2)"),
     _py("no split", "WA", "n = int(input())\nprint(0, n)"),
+    _py("prints no text", "WA", "import sys\nsys.stdout.buffer.write(b'\\xff 7')"),
     _py("attacks the checker", "WA", "print('__import__(\"os\")._exit(0)', 'x' * 100000)"),
 ]
 
 
 def problem_from(directory: Path, checker: Path | None) -> Problem:
     """Return the problem whose tests are NAME.in and NAME.out in a directory."""
-    tests = [Test(path.read_text(), path.with_suffix(".out").read_text()) for path in sorted(directory.glob("*.in"))]
+    tests = [Test(path.read_bytes(), path.with_suffix(".out").read_bytes()) for path in sorted(directory.glob("*.in"))]
     if not tests:
         raise SystemExit(f"judge.py: {directory} has no NAME.in")
     return Problem(tuple(tests), checker=checker.read_text() if checker else "")
@@ -405,10 +443,10 @@ def main(arguments: list[str]) -> int:
     if (options.source is None) != (options.tests is None):
         parser.error("--source and --tests go together")
     if options.source:
-        one = Submission(options.source.name, options.source.suffix[1:], options.source.read_text())
+        one = Submission(options.source.name, options.source.suffix[1:], options.source.read_bytes())
         problems = [(problem_from(options.tests, options.checker), [one])]
     else:
-        problems = [(SUMS, DEMO), (SPLITS, SPLIT_DEMO)]
+        problems = [(SUMS, DEMO), (DEEPLY, DEEP_DEMO), (SPLITS, SPLIT_DEMO)]
     missed = 0
     for problem, submissions in problems:
         if options.dask is None:

@@ -5,8 +5,10 @@ Nothing here needs a network. See fences.py for how a document says what is run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -210,7 +212,7 @@ def test_judge(project: Path) -> None:
     done = example("judge.py", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is due" not in done.stdout
-    due = {one.name: one.due for one in (*judge.DEMO, *judge.SPLIT_DEMO)}
+    due = {one.name: one.due for one in (*judge.DEMO, *judge.DEEP_DEMO, *judge.SPLIT_DEMO)}
     for name, verdict in due.items():
         assert re.search(rf"^{re.escape(name)} +{verdict} ", done.stdout, re.M), name
     assert {*due.values()} == {verdict.name for verdict in judge.Verdict} - {"JE"}
@@ -280,8 +282,54 @@ def test_a_compiler_that_is_missing(project: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(EXAMPLES)
     judge = __import__("judge")
     monkeypatch.setitem(judge.COMPILERS, "c", ["no-such-compiler", "program.c"])
-    found = judge.judge(judge.Submission("sum", "c", "int main(void) { }\n"), judge.SUMS)
+    found = judge.judge(judge.Submission("sum", "c", b"int main(void) { }\n"), judge.SUMS)
     assert found.verdict is judge.Verdict.JE and "no-such-compiler" in found.detail and found.runs == []
+
+
+def test_what_fails_in_the_judge(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that one program's JE: the other programs are judged. A source that isn't UTF-8 is a program like any other."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    judge = __import__("judge")
+    latin = "# -*- coding: latin-1 -*-\nprint(sum(map(int, input().split())))  # \xe4".encode("latin-1")
+    programs = [judge.Submission(name, name, latin) for name in ("py", "no/such/directory", "py")]
+    found = [judge.judge(program, judge.SUMS) for program in programs]
+    assert [one.verdict.name for one in found] == ["AC", "JE", "AC"]
+    assert found[1].detail.startswith("FileNotFoundError: ")
+
+
+@needs.programs("gcc")
+def test_memory_that_no_process_has(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program gets no System V ipc, whose memory counts for no process; the control has a filter without that rule."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    judge = __import__("judge")
+    (hoard,) = [one for one in judge.DEMO if one.name == "hoard of shared memory"]
+    assert judge.judge(hoard, judge.SUMS).verdict is judge.Verdict.RE
+    monkeypatch.setattr(judge, "ALONE", nsbox.Filter(rules=judge.ALONE.rules[:2]))
+    assert judge.judge(hoard, judge.SUMS).verdict is judge.Verdict.AC
+
+
+@needs.programs("gcc")
+def test_a_deep_recursion(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may use its memory as a stack, with a judge whose own stack is small; the control has the judge's stack."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    judge = __import__("judge")
+    (deep,) = judge.DEEP_DEMO
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    with judge.stack_of(8 << 20):
+        assert judge.judge(deep, judge.DEEPLY).verdict is judge.Verdict.AC
+        monkeypatch.setattr(judge, "stack_of", contextlib.nullcontext)
+        assert judge.judge(deep, judge.DEEPLY).verdict is judge.Verdict.RE
+    assert resource.getrlimit(resource.RLIMIT_STACK) == before
+
+
+def test_blanks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blanks at the ends of lines are ASCII's. A no-break space, a separator and a lone CR make another output."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    judge = __import__("judge")
+    output = project / "output"
+    for printed, due in ((b"1 2 \r\n3\n\n", "AC"), (b"1 2\xc2\xa0\n3", "WA"), (b"1 2\x1c\n3", "WA"), (b"1 2\r3", "PE")):
+        output.write_bytes(printed)
+        assert judge.checked(output, judge.Test(b"", b"1 2\n3\n"), judge.SUMS)[0].name == due, printed
 
 
 def test_grade(project: Path) -> None:
@@ -314,6 +362,19 @@ def test_grade_cheats(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks.append(grade.Submission("def solve(n): return n", questions, answers, "pass"))
     *verdicts, control = grade.contained(tasks)
     assert "pass" not in verdicts and control == "pass"
+
+
+def test_grade_modules_of_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program can't leave a module that the next one imports. It can in the control, with a workspace to write to."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    grade = __import__("grade")
+    monkeypatch.setattr(grade, "WORKERS", 1)
+    planted = "open('colorsys.py', 'w').write('ONE = 0')\ndef solve(n): return n"
+    importing = "import colorsys\ndef solve(n): return getattr(colorsys, 'ONE', n)"
+    tasks = [grade.Submission(source, [[1]], [1], "") for source in (planted, importing)]
+    assert list(grade.contained(tasks)) == ["error", "pass"]
+    monkeypatch.setattr(grade, "policy", lambda empty: nsbox.Policy.workspace(empty, limits=grade.LIMITS))
+    assert list(grade.contained(tasks)) == ["pass", "wrong"]
 
 
 @pytest.mark.parametrize("options", [[], ["--copy"]])

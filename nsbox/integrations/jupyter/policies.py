@@ -53,6 +53,16 @@ def reachable(policy: Policy, directory: KernelDirectory, variables: Mapping[str
     )
 
 
+def without_dots(program: str) -> str:
+    """Return the path of a program without "..", which leads through directories that the sandbox needn't have.
+
+    Python started as `../venv/bin/python` has such a path in sys.executable, and so has the kernel.json that it writes.
+    The program's own link stays: it says which virtual environment is meant.
+    """
+    directory, name = os.path.split(program)
+    return os.path.join(os.path.realpath(directory), name) if ".." in directory.split("/") else program
+
+
 def with_own_programs(policy: Policy, program: str) -> Policy:
     """Return the policy with a PATH in which the programs beside the kernel's own, such as pip, are the first.
 

@@ -15,7 +15,7 @@ from traitlets.config import Application
 from nsbox import DEVNULL, Policy, Popen
 from nsbox.integrations.jupyter.directories import KernelDirectory
 from nsbox.integrations.jupyter.errors import ending, told
-from nsbox.integrations.jupyter.policies import Options, reachable, with_own_programs
+from nsbox.integrations.jupyter.policies import Options, reachable, with_own_programs, without_dots
 
 # Variables of the environment that Jupyter makes for a kernel, except those about this machine's user.
 _VARIABLES = ("JPY_SESSION_NAME", "MPLBACKEND", "COLUMNS", "LINES")
@@ -82,6 +82,7 @@ class SandboxProvisioner(LocalProvisioner):
         for name in self.kernel_spec.env:
             variables[name] = given.get(name, self.kernel_spec.env[name])
         variables["JPY_PARENT_PID"] = "1"  # it needn't look whether this process lives: its sandbox ends with it
+        cmd = [without_dots(cmd[0]), *cmd[1:]]
         self.contained = with_own_programs(reachable(policy, directory, variables), cmd[0])
         self._is_silent = False
         self.process = Popen(

@@ -27,6 +27,15 @@ def test_base(tmp_path: Path) -> None:
         install("x", base="no-such-kernel", prefix=tmp_path)
 
 
+def test_a_path_with_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter started as `../venv/bin/python` makes a kernel that starts, though its sandbox lacks the `X` of `X/..`."""
+    (tmp_path / "here").mkdir()
+    path = os.path.join(tmp_path, "here", os.path.relpath(sys.executable, os.path.realpath(tmp_path / "here")))
+    monkeypatch.setattr(sys, "executable", path)
+    install("dots", prefix=tmp_path)
+    assert KernelSpecManager().get_kernel_spec("dots").argv[0] == path
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It installs, `jupyter kernelspec list` shows the kernel, and a wrong policy is one line on stderr."""
     assert main(["install", "--name", "by-command", "--prefix", str(tmp_path)]) == 0
@@ -45,7 +54,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ('backend = "seatbelt"', "Seatbelt"),
         ('readable = ["/no/such/directory"]', "/no/such/directory"),
         ('[limits]\nmemory = "1M"', "the kernel ended while it started, "),
-        ('[limits]\nmemory = "50M"', "limits.memory=52428800"),
+        ('[limits]\nmemory = "50M"', "limits.memory=50 MiB"),
         ("[limits]\nprocesses = 1", "processes=1"),
     ],
 )

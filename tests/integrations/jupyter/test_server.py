@@ -221,7 +221,7 @@ def test_a_kernel_that_dies_at_its_start(notebooks: Path, tmp_path: Path) -> Non
             assert time.monotonic() < end, server.log.read_text()
             time.sleep(0.5)
         line = next(line for line in server.log.read_text().splitlines() if "the kernel 'small' ended, " in line)
-        assert "memory=52428800" in line
+        assert "memory=50 MiB" in line
 
 
 def test_a_program_that_is_missing(server: Server, kernels: Path) -> None:
