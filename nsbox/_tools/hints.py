@@ -234,7 +234,10 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
             is_read_only = bool(seen.problem(path, write=True)[1])
         except (OSError, ValueError):
             continue
+        led = symptoms.by_dots(seen, path) if problem and place.here is None else None
         path = os.path.normpath(path)
+        if led is not None:
+            return Hint("outside", led)
         exists = place.here is not None and os.path.lexists(place.here)
         if seen.is_denied(place) and not (write or denied or os.path.lexists(path)):
             return None  # it isn't there outside either

@@ -322,6 +322,20 @@ def by_link(seen: View, path: str, read: Sequence[str] = ()) -> str | None:
     return f"{led} isn't in the sandbox" + ("" if is_wide else f": add read=[{names}]")
 
 
+def by_dots(seen: View, path: str) -> str | None:
+    """Return a hint about a path whose ".." leads through a directory that the sandbox lacks, to what it has.
+
+    Returns None for other paths.
+    """
+    plain = os.path.normpath(path)
+    if ".." not in path.split("/") or os.path.realpath(plain) != os.path.realpath(path):
+        return None
+    if seen.problem(plain, write=False)[1] or not os.path.lexists(plain):
+        return None
+    missing = seen.place(path).inside
+    return f"{path!r} leads through {missing!r}, which isn't in the sandbox; {plain!r} is: name that"
+
+
 def in_home(seen: View, text: str) -> tuple[str, str] | None:
     """Return a hint about a path below the caller's own home that the text names, and that the sandbox doesn't have."""
     homes = _homes()

@@ -181,6 +181,16 @@ def test_links_that_lead_out(linked: tuple[Sandbox, Path, Path]) -> None:
     assert f"is a link to {elsewhere}/data" in hints(box.exec("cat", [f"{shown}/data"]))["outside"]
 
 
+def test_dots_through_what_is_missing(linked: tuple[Sandbox, Path, Path]) -> None:
+    """A ".." after a directory that the sandbox lacks: the hint names that directory, and the path that helps."""
+    box, shown, elsewhere = linked
+    (shown / "own").write_text("x\n")
+    message = hints(box.shell(f"cat {elsewhere}/../shown/own"))["outside"]
+    assert f"leads through '{elsewhere}', which isn't in the sandbox; '{shown}/own' is: name that" in message
+    assert box.shell(f"cat {shown}/own").returncode == 0
+    assert "is outside of the sandbox" in hints(box.shell(f"cat {elsewhere}/bin/../data"))["outside"]
+
+
 def test_a_program_behind_a_link(linked: tuple[Sandbox, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for a program that is looked for in PATH, and for what isn't a tool's: the exception says it."""
     box, shown, elsewhere = linked
