@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+from nsbox._base.descriptors import has_input
 from nsbox._base.display import printable, seconds_phrase
 from nsbox._base.errors import InterpreterError, NsboxError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
@@ -180,7 +181,7 @@ class Interpreter:
         """Return what it has printed."""
         if self._process is not None and self._process.stdout is not None:
             fd = self._process.stdout.fileno()
-            while self._keep_words(fd) and select.select([fd], [], [], 0)[0]:
+            while self._keep_words(fd) and has_input(fd):
                 pass
         return self._words.decode("utf-8", "replace")
 
@@ -211,7 +212,7 @@ class Interpreter:
                 self._ended = owner
 
     def _has_message(self) -> bool:
-        return bool(select.select([self._control], [], [], 0)[0])
+        return has_input(self._control.fileno())
 
     def _death(self) -> InterpreterError:
         """Return the error for an interpreter that has ended without a word."""

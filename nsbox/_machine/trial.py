@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import signal
 
 from nsbox._backends import namespaces
+from nsbox._base.descriptors import has_input
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._core import abi, buffers, call
 from nsbox._core.command import Command
@@ -91,7 +91,7 @@ def _ask(path: str, *options: str) -> tuple[int, str]:
         if result.error:
             return 0xFF00, os.strerror(result.error)
         text = b""
-        while (in_time := select.select([output], [], [], 20)[0]) and (chunk := os.read(output, 4096)):
+        while (in_time := has_input(output, 20)) and (chunk := os.read(output, 4096)):
             text += chunk
         if not in_time:
             with contextlib.suppress(ProcessLookupError):

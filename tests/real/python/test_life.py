@@ -145,6 +145,17 @@ def test_without_free_descriptors(box: Sandbox) -> None:
     assert connections("socket:") <= before + 4  # more of them are parked
 
 
+def test_high_numbers(box: Sandbox) -> None:
+    """An interpreter starts in a process whose free descriptors are beyond what select(2) knows."""
+    with descriptors(8192):
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+        try:
+            assert box.python().run("1 + 1").value == 2
+        finally:
+            for fd in held:
+                os.close(fd)
+
+
 def test_two_hundred_at_once(box: Sandbox) -> None:
     """Branches that all run at the same time are all there, and all end."""
     with descriptors(8192):
