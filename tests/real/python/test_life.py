@@ -318,7 +318,10 @@ def test_the_interpreter_keeps_nothing_of_branches(box: Sandbox) -> None:
         for one in kernels:
             one.close()
     assert py.run("2").value == 2  # the next one is parked when there is room for what it holds
-    before = settled()
+    before = settled()  # what a branch that is being parked holds for a moment may be counted once
+    for _ in range(20):
+        time.sleep(0.02)
+        before = min(before, settled())
     for i in range(20):
         assert py.run(f"{i}").value == i
     assert settled(before) == before
