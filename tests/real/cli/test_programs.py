@@ -236,6 +236,7 @@ def test_nsbox_in_nsbox_unasked(workspace: Path) -> None:
         assert "nested" in last
 
 
+@needs.module("pip")
 @pytest.mark.parametrize("is_writable", [False, True])
 def test_pip_and_a_cache_that_is_only_readable(is_writable: bool, tmp_path: Path, workspace: Path) -> None:
     """What run-tools.md says: a user's pip doesn't use a cache in `read`, but one in `write`. It reads wheels in `read`.
@@ -245,14 +246,10 @@ def test_pip_and_a_cache_that_is_only_readable(is_writable: bool, tmp_path: Path
     cache, wheels = tmp_path / "cache", tmp_path / "wheels"
     cache.mkdir()
     wheels.mkdir()
-    with zipfile.ZipFile(wheels / "thing-1.0-py3-none-any.whl", "w") as file:
-        file.writestr("thing.py", "")
-        file.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
-        file.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr("thing-1.0.dist-info/RECORD", "")
+    wheel = tiny_wheel(wheels)
     env = {"PIP_CACHE_DIR": str(cache), "PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1"}
     opened = {"write": [cache], "read": [wheels]} if is_writable else {"read": [cache, wheels]}
     policy = Policy.workspace(workspace, env=env, **opened)
-    said = run(policy, sys.executable, "-m", "pip", "download", "--dest", "got", "thing")
+    said = run(policy, sys.executable, "-m", "pip", "download", "--dest", "got", "tiny-nsbox")
     assert ("The cache has been disabled" in said) == (not is_writable and os.geteuid() != 0), said
-    assert (workspace / "got/thing-1.0-py3-none-any.whl").exists()
+    assert (workspace / "got" / wheel.name).exists()
