@@ -16,6 +16,7 @@ import os
 import sys
 import weakref
 
+from nsbox._base.checks import check_answer
 from nsbox._base.display import type_phrase
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.forks import Alive
@@ -471,7 +472,8 @@ def _finish_commits(workspace: str | None) -> None:
     base = transactions_dir()
     try:
         names = os.listdir(base)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return
     if workspace is not None and names not in ([], ["lock"]):
         from nsbox.transaction import recover_for  # seldom needed

@@ -1,12 +1,16 @@
-"""Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field."""
+"""Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field.
+
+And one of errors: check_answer().
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 
 from nsbox._base.display import type_phrase
-from nsbox._base.errors import PolicyError
+from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +18,16 @@ if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def check_answer(error: OSError) -> None:
+    """Raise an error that says nothing about what was looked at: taken for an answer, it could hide too little.
+
+    Descriptors or memory are used up, or a signal handler has raised a TimeoutError, which has no errno.
+    """
+    is_foreign = error.errno is None and not isinstance(error, NsboxError)
+    if is_foreign or error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise error
 
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:

@@ -6,7 +6,6 @@ import _socket  # gevent replaces socket's class: see pair()
 import errno
 import fcntl
 import os
-import select
 import stat
 
 from nsbox._base.errors import Reason, UnavailableError
@@ -43,16 +42,6 @@ def from_3_up(end: _socket.socket) -> _socket.socket:
     moved = next(map(_socket.socket, (-1,), (-1,), (-1,), copy))
     end.close()
     return moved
-
-
-def has_input(fd: int, patience: float = 0) -> bool:
-    """Return whether a descriptor of any number has something to read, or its end. patience: seconds to wait.
-
-    select(2) knows no numbers from 1024 up.
-    """
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(1000 * patience))
 
 
 def close(*fds: int) -> None:

@@ -8,6 +8,7 @@ import selectors
 import sys
 import time
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.output import CHUNK
 
@@ -176,7 +177,8 @@ class Exchange:
             self._inlet.drop(os.write(self._stdin.fileno(), data))
         except BlockingIOError:
             return
-        except OSError:  # EPIPE, or EIO of a terminal: the command doesn't want the rest
+        except OSError as error:  # EPIPE, or EIO of a terminal: the command doesn't want the rest
+            check_answer(error)
             self._drop_stdin()
             return
         self._supply()

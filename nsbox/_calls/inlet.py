@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -62,12 +63,13 @@ class Inlet:
                     left = None if deadline is None else deadline - time.monotonic()
                     if timeout is not None and left is not None and left <= 0:
                         sent = f"{total - len(view)} of {total} bytes were sent"
-                        raise TimeoutError(f"the command hasn't read its stdin for {seconds_phrase(timeout)}; {sent}")
+                        what = f"the command hasn't read its stdin for {seconds_phrase(timeout)}; {sent}"
+                        raise _error(TimeoutError(what), errno.ETIMEDOUT)
                     self._changed.wait(left)
                 if stopped:
                     return
                 if self._is_closed:
-                    raise BrokenPipeError("the command has ended, or has closed its stdin")
+                    raise _error(BrokenPipeError("the command has ended, or has closed its stdin"), errno.EPIPE)
                 if self.has_ended:
                     raise ValueError("stdin has ended: send_eof() was called before")
                 room = max(1, _MOST - self._size)
@@ -130,3 +132,9 @@ class Inlet:
         for fd in fds:
             if fd >= 0:
                 os.close(fd)
+
+
+def _error(error: OSError, number: int) -> OSError:
+    """Return an error with its number, which tells it from a signal handler's own. Its text stays as it is."""
+    error.errno = number
+    return error

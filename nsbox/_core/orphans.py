@@ -22,6 +22,7 @@ import time
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened, own
+from nsbox._base.poll import is_readable
 from nsbox._core import abi, call
 
 if TYPE_CHECKING:
@@ -105,13 +106,6 @@ def ends_within(pid: int, seconds: float) -> bool:
     if is_over:
         time.sleep(min(seconds, 0.005))
     return False
-
-
-def is_readable(fd: int, seconds: float = 0) -> bool:
-    """Return whether a descriptor is readable, or becomes so within some seconds."""
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(1000 * seconds))
 
 
 def wait(pid: int, flags: int) -> tuple[int, int, resource.struct_rusage | None]:

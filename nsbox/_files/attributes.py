@@ -28,6 +28,8 @@ def names_of(file: int | str, path: str) -> list[str]:
     try:
         return [name for name in os.listxattr(file) if name.startswith(_OURS)]
     except OSError as error:
+        if error.errno is None:  # a signal handler's own
+            raise
         if error.errno == errno.ENOTSUP:
             return []
         what = "has too many extended attributes" if error.errno == errno.E2BIG else error.strerror
@@ -57,4 +59,6 @@ def give(file: int | str, values: dict[str, bytes]) -> None:
         try:
             os.setxattr(file, name, value)
         except OSError as error:
+            if error.errno is None:
+                raise
             raise OSError(error.errno, f"the attribute {name} can't be set there: {error.strerror}") from None

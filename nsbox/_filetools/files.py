@@ -18,7 +18,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
 from nsbox._core import abi
 from nsbox._files.files import open_beneath
-from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, HostGround
+from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, HostGround, named
 from nsbox._logs import observers
 from nsbox._paths.patterns import hides
 from nsbox._tools.view import Place
@@ -265,11 +265,6 @@ def check_number(name: str, value: object, most: int = _MOST_NUMBER, least: int 
     """Raise ValueError unless it is a number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{name} is {value!r}, must be a number from {least} to {most}")
-
-
-def named(error: OSError, shown: str) -> OSError:
-    """Return the same error, with the path as the caller gave it."""
-    return OSError(error.errno, error.strerror, shown)
 
 
 def reopened(handle: int, flags: int, shown: str) -> int:

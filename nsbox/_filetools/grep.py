@@ -23,7 +23,8 @@ from nsbox._base.display import type_phrase
 from nsbox._base.errors import AccessError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._calls.token import CancelToken
-from nsbox._filetools.files import check_number, check_regular, named
+from nsbox._filetools.files import check_number, check_regular
+from nsbox._filetools.ground import named
 from nsbox._filetools.records import Match, Matches
 from nsbox._filetools.walk import joined
 
@@ -86,7 +87,8 @@ def is_wanted(path):
 def search(path):
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return
     with open(fd, "rb") as file:
         status = os.fstat(fd)
@@ -94,7 +96,8 @@ def search(path):
             return
         try:
             data = file.read(wish["most"])
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             return
     if b"\0" in data:
         return
@@ -115,7 +118,8 @@ def walk(top):
         above = todo.pop()
         try:
             entries = sorted(os.scandir(above), key=lambda entry: entry.name)
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             continue
         inner = []
         for entry in entries:

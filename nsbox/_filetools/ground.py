@@ -66,6 +66,11 @@ _REMOVEDIR = 0x200  # unlinkat(2)
 _KERNELS = ("/proc", "/sys", "/dev")  # the kernel's own file systems
 
 
+def named(error: OSError, shown: str) -> OSError:
+    """Return the same error, with the path as the caller gave it. One without errno is a signal handler's own."""
+    return error if error.errno is None else OSError(error.errno, error.strerror, shown)
+
+
 @frozen
 class Top(Frozen):
     """The top of a mount, opened.
@@ -101,7 +106,7 @@ class HostGround:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise AccessError(shown, f"lies in {mount.source}, which has become a symlink") from None
-            raise OSError(error.errno, error.strerror, shown) from None
+            raise named(error, shown) from None
         return Top(fd, mount.source, 0)
 
     def may_write(self, mount: Mount) -> bool:
@@ -170,7 +175,7 @@ class RootGround:
         try:
             fd = open_beneath(root, mount.dest.strip("/") or ".", os.O_PATH, BENEATH | NO_SYMLINKS | NO_MAGICLINKS)
         except OSError as error:
-            raise OSError(error.errno, error.strerror, shown) from None
+            raise named(error, shown) from None
         finally:
             os.close(root)
         try:

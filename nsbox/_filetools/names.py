@@ -12,8 +12,8 @@ from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.attributes import attributes_of, give
 from nsbox._files.files import open_beneath
-from nsbox._filetools.files import DIRECTORY, READ, check_regular, is_same, named, reopened, set_mode
-from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, NO_XDEV, mount_id
+from nsbox._filetools.files import DIRECTORY, READ, check_regular, is_same, reopened, set_mode
+from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, NO_XDEV, mount_id, named
 from nsbox._filetools.records import FileChange
 
 if TYPE_CHECKING:

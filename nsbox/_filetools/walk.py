@@ -9,8 +9,10 @@ import heapq
 import os
 from collections.abc import Iterator
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._filetools.files import DIRECTORY, check_number, named
+from nsbox._filetools.files import DIRECTORY, check_number
+from nsbox._filetools.ground import named
 from nsbox._filetools.records import Paths
 
 if TYPE_CHECKING:
@@ -64,10 +66,13 @@ def glob(files: Files, pattern: str, path: Path, max_files: int) -> Paths:
                 break
             if not name or not fits(name.split("/"), parts):
                 continue
-            with contextlib.suppress(OSError):  # it has just gone
+            try:
                 status = os.lstat(name.rpartition("/")[2], dir_fd=directory)
-                heapq.heappush(newest, (status.st_mtime_ns, name))
-                chars += len(name)
+            except OSError as error:  # it has just gone
+                check_answer(error)
+                continue
+            heapq.heappush(newest, (status.st_mtime_ns, name))
+            chars += len(name)
             while len(newest) > max_files or chars > _MOST_CHARS:
                 chars -= len(heapq.heappop(newest)[1])
                 is_truncated = True

@@ -14,7 +14,8 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.attributes import attributes_of, give
 from nsbox._filetools.difference import MOST_BYTES, unified
 from nsbox._filetools.edit import CODECS, EditError, Text, replaced
-from nsbox._filetools.files import READ, check_regular, is_same, named, reopened, set_mode
+from nsbox._filetools.files import READ, check_regular, is_same, reopened, set_mode
+from nsbox._filetools.ground import named
 from nsbox._filetools.records import FileChange
 
 if TYPE_CHECKING:

@@ -148,6 +148,8 @@ def _answer(
             return {"error": str(error)}
         raise
     except OSError as error:
+        if error.errno is None:  # a signal handler's, such as the caller's TimeoutError: no mistake of the model
+            raise
         shown = f": {error.filename}" if error.filename else ""
         return {"error": f"{error.strerror or error}{shown}"}
     except (ValueError, LookupError) as error:

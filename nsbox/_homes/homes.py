@@ -15,6 +15,7 @@ import stat
 import time
 import weakref
 
+from nsbox._base.checks import check_answer
 from nsbox._base.descriptors import high
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
@@ -56,7 +57,8 @@ class _Bare(Frozen):
             return False
         try:
             status = os.lstat(self.source)
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             return False
         return status.st_mode == _MODE and status.st_uid == host.euid
 
@@ -106,6 +108,7 @@ def make(policy: Policy, host: Host) -> str:
     try:
         _make(policy, host, source)
     except OSError as error:
+        check_answer(error)
         where = error.filename if isinstance(error.filename, str) else source
         raise UnavailableError(
             Reason(
@@ -123,7 +126,8 @@ def _is_ready(policy: Policy, host: Host, source: str) -> bool:
         status = os.lstat(source)
         # A Sandbox holds a lock in the directory above, and has looked at that.
         is_closed = is_of_box(policy.home) or not os.lstat(os.path.dirname(source)).st_mode & 0o022
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return False
     is_own = status.st_mode == _MODE and status.st_uid == os.geteuid()
     return is_own and is_closed and home_points.are_there(policy, host, source)
@@ -188,8 +192,10 @@ class BoxHome:
             _make_base(self._base)
             self._hold()
             make(policy, host)
-        except (OSError, PolicyError):
+        except (OSError, PolicyError) as error:
             self.remove()
+            if isinstance(error, OSError):
+                check_answer(error)
             return False
         return True
 

@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._layout.user import first_parts, home_path, home_source
@@ -61,7 +62,8 @@ def are_there(policy: Policy, host: Host, source: str) -> bool:
         return True
     try:
         is_made = all(_fits(os.lstat(f"{source}/{name}").st_mode, is_file) for name, is_file in kinds.items())
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return False
     return is_made and kinds.keys() <= _point_names(policy, host)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
@@ -42,7 +43,8 @@ def with_sources(policy: Policy, host: Host) -> Host:
 def _number(file: str | int) -> tuple[int, int] | None:
     try:
         status = os.stat(file)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     return status.st_dev, status.st_ino
 
@@ -108,6 +110,7 @@ def make_state(policy: Policy, host: Host) -> None:
     try:
         os.makedirs(host.state, mode=0o700, exist_ok=True)
     except OSError as error:
+        check_answer(error)
         if error.errno != errno.EROFS and _may_make(host.state):
             what = f"{host.state}, nsbox's own directory, can't be made ({error.strerror}), and commands could make one"
             field = "write" if policy.base == "workspace" else "ops"
@@ -123,7 +126,8 @@ def _may_make(path: str) -> bool:
         path = path.rpartition("/")[0] or "/"
         try:
             status = os.lstat(path)
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             continue
         return status.st_mode & 0o170000 == 0o040000 and (status.st_uid == os.geteuid() or os.access(path, os.W_OK))
     return True

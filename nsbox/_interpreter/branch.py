@@ -21,6 +21,7 @@ from nsbox._base.descriptors import from_3_up
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened, own_received
+from nsbox._base.poll import is_readable
 from nsbox._base.stdlib import RLock
 from nsbox._core.command import Used
 from nsbox._interpreter.descent import GoneError, pids_of
@@ -290,18 +291,14 @@ class BranchCommand:
         """Return whether it ends within some seconds. If so, try_wait() doesn't wait."""
         if self.status is not None:
             return True
-        poller = select.poll()
-        poller.register(self._told, select.POLLIN)
-        return bool(poller.poll(1000 * seconds))
+        return is_readable(self._told.fileno(), seconds)
 
     def has_exited(self) -> bool:
         """Return whether its process is no more; the interpreter may still have to report that."""
         with self._lock:
             if self.status is not None or not self.owners:
                 return False
-            poller = select.poll()
-            poller.register(self.owners[0].fileno(), select.POLLIN)
-            return bool(poller.poll(0))
+            return is_readable(self.owners[0].fileno())
 
     def pidfd(self) -> Owner:
         """Return a copy of its pidfd. Raises OSError."""

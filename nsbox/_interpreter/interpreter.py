@@ -16,11 +16,12 @@ import subprocess
 import sys
 import time
 
-from nsbox._base.descriptors import has_input
+from nsbox._base.checks import check_answer
 from nsbox._base.display import printable, seconds_phrase
 from nsbox._base.errors import InterpreterError, NsboxError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
+from nsbox._base.poll import is_readable
 from nsbox._base.stdlib import RLock
 from nsbox._guest.archive import boot_text
 from nsbox._interpreter.branch import LONGEST, BranchCommand, EndedError, Ends, Lost, SilentError, received
@@ -97,10 +98,11 @@ class Interpreter:
         self._process: Popen[bytes] | None = None
         self._ends = Ends(_socket.SOCK_SEQPACKET)
         (self._control,) = self._ends.ours
+        self._ended: Owner = self._control  # what becomes readable at its end; its pidfd, when it has one
         try:
             self._process = self._started(*self._ends.theirs)
-            self._ends.give()
             self._ended = opened(os.pidfd_open, self._process.pid)
+            self._ends.give()
             self.facts = self._await_ready()
             assert self._stamps is not None
             self._stamps.complete(self._process.pid)
@@ -181,7 +183,7 @@ class Interpreter:
         """Return what it has printed."""
         if self._process is not None and self._process.stdout is not None:
             fd = self._process.stdout.fileno()
-            while self._keep_words(fd) and has_input(fd):
+            while self._keep_words(fd) and is_readable(fd):
                 pass
         return self._words.decode("utf-8", "replace")
 
@@ -212,7 +214,7 @@ class Interpreter:
                 self._ended = owner
 
     def _has_message(self) -> bool:
-        return has_input(self._control.fileno())
+        return is_readable(self._control.fileno())
 
     def _death(self) -> InterpreterError:
         """Return the error for an interpreter that has ended without a word."""
@@ -240,9 +242,7 @@ class Interpreter:
         """Whether it can't make branches any more."""
         if self._is_closed or self._process is None:
             return True
-        poller = select.poll()
-        poller.register(self._ended.fileno(), select.POLLIN)
-        return bool(poller.poll(0))
+        return is_readable(self._ended.fileno())
 
     def fits(self, prepared: Prepared) -> bool:
         """Return whether its branches are what a new sandbox would be, for what is prepared now."""
@@ -255,7 +255,8 @@ class Interpreter:
         """Raise Lost if a branch sees a file of the host where something was mounted on another, or has ended."""
         try:
             self._is_stale = self._is_stale or self._stamps is None or self._stamps.differ(branch.pid)
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             raise Lost("it has ended") from None
         if self._is_stale:
             raise Lost("files that the policy hides or protects were replaced")

@@ -21,6 +21,7 @@ import time
 from nsbox._base.descriptors import high, pair, sealed
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.poll import is_readable
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi, buffers, linux
 from nsbox._core.abi import constants as c
@@ -138,9 +139,7 @@ class SessionWay(Way):
     @property
     def has_ended(self) -> bool:
         """Whether pid 1 has gone, and the session with it."""
-        poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        return self._pidfd < 0 or bool(poller.poll(0))
+        return self._pidfd < 0 or is_readable(self._pidfd)
 
     def join(self, relay: Relay | None) -> Line:
         """Let a relay serve the session, unless one does already; None: one of its own."""

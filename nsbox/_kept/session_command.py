@@ -13,6 +13,7 @@ import signal
 from nsbox._base.descriptors import high
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.poll import is_readable
 from nsbox._base.stdlib import RLock
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result, Used
@@ -106,9 +107,7 @@ class SessionCommand:
 
     def ends_within(self, seconds: float) -> bool:
         """Return whether it ends within some seconds. If so, try_wait() doesn't wait."""
-        poller = select.poll()
-        poller.register(self._told, select.POLLIN)
-        return self.status is not None or bool(poller.poll(1000 * seconds))
+        return self.status is not None or is_readable(self._told.fileno(), seconds)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when it has ended."""

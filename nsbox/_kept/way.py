@@ -91,6 +91,8 @@ class KeptWay(Way):
             logger.info("a Sandbox keeps nothing, each command has one built for it: %s", self.why_cold)
             return None
         except (NsboxError, OSError) as error:  # a command in a new sandbox reports what is wrong, if it still is
+            if isinstance(error, TimeoutError) and error.errno is None:
+                raise  # a signal handler's
             self.why_cold = str(error)
             logger.warning("a Sandbox can't keep anything at the moment: %s", self.why_cold)
             self._not_before = time.monotonic() + 1.0

@@ -18,6 +18,7 @@ from nsbox._base.display import type_phrase
 from nsbox._base.errors import ForkError, KillError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened, own
+from nsbox._base.poll import is_readable
 from nsbox._base.stdlib import RLock
 from nsbox._core import orphans
 from nsbox._interpreter.branch import BranchCommand, Lost, received
@@ -133,7 +134,7 @@ class ForkProcess:
 
     def has_ended(self) -> bool:
         """Return whether it has ended."""
-        return orphans.is_readable(self._pidfd)
+        return is_readable(self._pidfd)
 
     def kill(self, *, early: Early | None = None) -> None:
         """End it and what it has started, and return when it has gone. early: why. Any thread may. Raises KillError."""
@@ -150,7 +151,7 @@ class ForkProcess:
         below = _end_descendants(self._pidfd, self.pid)
         self._command.signal(signal.SIGKILL)
         for pidfd in (self._pidfd, *(owner.fileno() for owner in below)):
-            while not orphans.is_readable(pidfd, kill.pause()):
+            while not is_readable(pidfd, kill.pause()):
                 kills.free(self.pid)
                 error: KillError | None = kill.error(self.pid, 0)
                 if error is not None:
@@ -234,7 +235,7 @@ def _end_descendants(pidfd: int, pid: int) -> list[Owner]:
 
     Returns the pidfds of what was killed.
     """
-    if orphans.status_of("self").get("Pid") != str(os.getpid()) or orphans.is_readable(pidfd):
+    if orphans.status_of("self").get("Pid") != str(os.getpid()) or is_readable(pidfd):
         return []  # a /proc of another pid namespace: its numbers are other processes' here
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)

@@ -15,6 +15,7 @@ import time
 
 from nsbox._base.errors import KillError, Survivor
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.poll import is_readable
 from nsbox._core import orphans
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def signal_below(pid: int, number: int) -> int:
             continue
         try:
             parent = int(orphans.status_of(one).get("PPid", 0))
-            if orphans.is_readable(pidfd) or (one != pid and parent not in known):
+            if is_readable(pidfd) or (one != pid and parent not in known):
                 continue  # it has ended, and another process may have its number by now
             known.add(one)
             alive += 1

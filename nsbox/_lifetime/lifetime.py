@@ -25,6 +25,7 @@ import time
 from nsbox._base.errors import KillError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened, own
+from nsbox._base.poll import is_readable
 from nsbox._base.stdlib import RLock, has_gevent, popen
 from nsbox._core import abi, call, linux, orphans
 from nsbox._lifetime import kills
@@ -420,9 +421,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             if self._raw_status is None:
                 fds.append(opened(os.pidfd_open, self.pid))
                 # If it has ended, reap it at once, before a waitpid(-1) elsewhere in the program takes its status.
-                if orphans.is_readable(fds[0].fileno()) and not orphans.has_ended(
-                    self.pid, block=False
-                ):  # a tracer has it
+                if is_readable(fds[0].fileno()) and not orphans.has_ended(self.pid, block=False):  # a tracer has it
                     fds.pop().close()
                     return fds, 0.001
                 return fds, None if self._killed is None else self._killed.pause()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 
@@ -26,6 +27,7 @@ def use_automounts(policy: Policy, host: Host) -> Host:
     for path in (*above, *below[:_MOST]):
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC))
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             continue
     return host

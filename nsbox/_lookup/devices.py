@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._machine.minimal import check_scarcity
 from nsbox._plan.ops import DEVICES
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _add(path: str, found: list[str], *, is_named: bool) -> None:
         mode = os.lstat(path).st_mode
         names = sorted(os.listdir(path)) if stat.S_ISDIR(mode) else []
     except OSError as error:
-        check_scarcity(error)
+        check_answer(error)
         if is_named:
             raise PolicyError("devices", f"{path}: {error.strerror}") from None
         return

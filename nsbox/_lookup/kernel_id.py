@@ -6,13 +6,13 @@ Inside, such a command is uid 0 as usual. Outside of its user namespace, its id 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from operator import itemgetter
 
 from nsbox._backends import namespaces
 from nsbox._backends.refusals import refused_userns
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_below
@@ -215,7 +215,8 @@ def mapped(policy: Policy, host: Host) -> Host:
     if known is not None:
         try:
             stamps = [*map(_stamp, map(os.stat, known.paths))]
-        except OSError:  # the spawn will report it
+        except OSError as error:  # the spawn will report it
+            check_answer(error)
             return known.host
         if stamps == known.stamps and linux.is_dumpable() == known.is_dumpable:
             return known.host
@@ -228,8 +229,10 @@ def _mapped(policy: Policy, host: Host) -> Host:
     """Return what mapped() does, from what exists now."""
     found, paths = {}, _paths(policy, host)
     for path in paths:
-        with contextlib.suppress(OSError):  # the spawn will report it
+        try:
             found[path] = _stamp(os.stat(path))
+        except OSError as error:  # the spawn will report it
+            check_answer(error)
     is_dumpable = linux.is_dumpable()
     new = _with_ids(policy, host, [(path, uid, gid) for path, (_, _, uid, gid) in found.items()])
     if new.kernel_id:  # otherwise another attempt may succeed

@@ -10,10 +10,10 @@ import errno
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._machine.minimal import check_scarcity
 from nsbox._paths.patterns import SECRET_FILES, Steps, hides, is_pattern, split
 from nsbox._paths.resolution import check_read
 
@@ -141,7 +141,7 @@ def _is_fifo(entry: os.DirEntry[str]) -> bool:
     try:
         return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
     except OSError as error:
-        check_scarcity(error)
+        check_answer(error)
         return False  # it no longer exists
 
 
@@ -163,7 +163,7 @@ class _Walk:
         try:
             fd = self._opened()
         except OSError as error:
-            check_scarcity(error)
+            check_answer(error)
             real = os.path.realpath(self._base)
             if real != self._base:
                 raise PolicyError(self._field, f"{self._base} has become a link, to {real}") from None
@@ -221,7 +221,7 @@ class _Walk:
         try:
             fd = os.open(name, _DIRECTORY, dir_fd=above)
         except OSError as error:
-            check_scarcity(error)
+            check_answer(error)
             if error.errno == errno.EACCES and self._field == "deny":
                 # Its owner could make it readable again, so it is hidden as a whole.
                 for i in {i for i, _ in at}:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._layout.network import HOSTS, RESOLV_CONF
@@ -61,7 +62,8 @@ def _in_workspace(path: str, policy: Policy, host: Host, links: list[str]) -> st
 def _is_file(path: str) -> bool:
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from nsbox._base.checks import check_answer
 from nsbox._base.paths import is_below
 
 _NAME = re.compile(r"(?:python|pypy)[\d.]*")
@@ -27,6 +28,7 @@ def prefix_of(program: str) -> str | None:
     try:
         with os.scandir(os.path.join(prefix, "lib")) as entries:
             names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     return prefix if any(os.path.isfile(f"{prefix}/lib/{name}/os.py") for name in names) else None

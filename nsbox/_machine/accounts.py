@@ -6,10 +6,10 @@ import errno
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._machine.minimal import check_scarcity
 from nsbox._paths.patterns import anywhere, covers, hides
 from nsbox._paths.resolution import Resolution
 from nsbox._policy.variables import CERTIFICATES
@@ -33,7 +33,7 @@ def contents(path: str, most: int = 64 << 20) -> bytes | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        check_scarcity(error)
+        check_answer(error)
         return b"" if error.errno in (errno.EACCES, errno.EPERM) else None
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -41,7 +41,7 @@ def contents(path: str, most: int = 64 << 20) -> bytes | None:
         try:
             return file.read(most)
         except OSError as error:
-            check_scarcity(error)
+            check_answer(error)
             return b""
 
 
@@ -132,7 +132,8 @@ def _roots(path: str) -> bytes | None:
     """Return the contents of a file of root that all users may read and only root may write; None for any other."""
     try:
         status = os.stat(path)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     public = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH and not status.st_mode & 0o022
     return contents(path, _LARGEST) if public and status.st_uid == 0 and status.st_size < _LARGEST else None

@@ -15,6 +15,7 @@ import time
 from weakref import ref
 
 from nsbox._backends.limits import SETUP_PROCESSES
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
@@ -72,7 +73,8 @@ def _write(path: str, text: str) -> None:
 def _words(path: str) -> tuple[str, ...]:
     try:
         return tuple(_read(path).split())
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return ()
 
 
@@ -80,7 +82,8 @@ def _own(root: str) -> str | None:
     """Return the directory of this process's cgroup; None if there is no version 2, or it isn't visible."""
     try:
         rows = [line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines()]
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     path = next((path for number, _, path in rows if number == "0"), None)
     if path is None or path.startswith("/.."):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
 from nsbox._paths.resolution import Walk, link_target
@@ -73,7 +74,8 @@ class _Root:
         walk = Walk(path, self.link)
         try:
             links = [(at, target) for at, target in walk if target is not None]
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             return "", []
         return walk.at, links
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi, linux
 from nsbox._files.mounts import automounts
@@ -47,7 +48,8 @@ def _inotify_instances() -> int:
     """
     try:
         is_fixed = os.statvfs("/proc/sys/user/max_inotify_instances").f_flag & os.ST_RDONLY or _label()
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return 0
     return 0 if is_fixed else number("/proc/sys/fs/inotify/max_user_instances") or 0
 
@@ -65,7 +67,8 @@ def _is_chrooted() -> bool:
             return True
     try:
         is_shared = os.readlink("/proc/self/ns/mnt") == os.readlink("/proc/1/ns/mnt")
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return False
     return is_shared and bool(roots["1"]) and roots["self"] != roots["1"]
 

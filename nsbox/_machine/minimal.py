@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
+from nsbox._base.checks import check_answer
 from nsbox._plan.host import IdRange
 
 CAP_SETGID, CAP_SETUID = 6, 7
@@ -14,14 +14,9 @@ def owns_settings() -> bool | None:
     """Say if this process has the kernel's uid 0, which owns the kernel's settings; None if that can't be found out."""
     try:
         return os.stat("/proc/sys/kernel/core_pattern").st_uid == os.geteuid()
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
-
-
-def check_scarcity(error: OSError) -> None:
-    """Raise an error that is about this process, not the machine: a Host made without descriptors knows no secrets."""
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        raise error
 
 
 def read(path: str) -> str | None:
@@ -35,7 +30,7 @@ def read(path: str) -> str | None:
         finally:
             os.close(fd)
     except OSError as error:
-        check_scarcity(error)
+        check_answer(error)
         return None
     return data.decode("utf-8", "surrogateescape")
 

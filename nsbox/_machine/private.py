@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._machine.minimal import check_scarcity
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -74,7 +74,7 @@ def closed_to_others(root: str, uids: Collection[int], gids: Collection[int]) ->
             if left < 0:
                 return None
     except OSError as error:
-        check_scarcity(error)
+        check_answer(error)
         return None
     return found
 
@@ -104,7 +104,7 @@ def _add_private(root: str, found: list[str]) -> list[str]:
                     elif stat.S_ISDIR(mode):
                         directories.append(entry.path)
         except OSError as error:
-            check_scarcity(error)
+            check_answer(error)
         if len(private) > _MOST_MASKS and directory != root:
             directories[at + 1 :] = [d for d in directories[at + 1 :] if not is_below(d, directory)]
             private = [directory]
@@ -117,5 +117,5 @@ def _mode(entry: os.DirEntry[str]) -> int | None:
     try:
         return None if entry.is_symlink() else entry.stat(follow_symlinks=False).st_mode
     except OSError as error:
-        check_scarcity(error)
+        check_answer(error)
         return None

@@ -8,8 +8,8 @@ import os
 import signal
 
 from nsbox._backends import namespaces
-from nsbox._base.descriptors import has_input
 from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._base.poll import is_readable
 from nsbox._core import abi, buffers, call
 from nsbox._core.command import Command
 from nsbox._core.request import request_for
@@ -91,7 +91,7 @@ def _ask(path: str, *options: str) -> tuple[int, str]:
         if result.error:
             return 0xFF00, os.strerror(result.error)
         text = b""
-        while (in_time := has_input(output, 20)) and (chunk := os.read(output, 4096)):
+        while (in_time := is_readable(output, 20)) and (chunk := os.read(output, 4096)):
             text += chunk
         if not in_time:
             with contextlib.suppress(ProcessLookupError):

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._paths.resolution import Walk
@@ -30,8 +31,7 @@ def _look(path: str, is_source: bool) -> tuple[str, str] | None:
         if stat.S_ISLNK(mode):
             return "link", os.readlink(path)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise
+        check_answer(error)
         return None if error.errno == errno.ENOENT else _NOTHING
     return ("directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""), ""
 

@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.imports import opened
 from nsbox._base.paths import is_below
@@ -50,6 +51,7 @@ def directories(workspace: str) -> Directories:
     except _NotFollowedError as error:
         return Directories(problem=str(error))
     except OSError as error:
+        check_answer(error)
         return Directories(problem=f"{error.filename or workspace}: {error.strerror}")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox._base.checks import check_path, check_text, is_path_like
+from nsbox._base.checks import check_answer, check_path, check_text, is_path_like
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.imports import opened
@@ -32,7 +32,8 @@ def link_target(path: str) -> str | None:
     """Return a symlink's target; None if there is no link at this path."""
     try:
         return os.readlink(path)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
 
 
@@ -85,8 +86,8 @@ def links_on(path: str) -> tuple[str, list[str]]:
         for at, target in walk:
             if target is not None:
                 links.append(at)
-    except OSError:
-        pass
+    except OSError as error:
+        check_answer(error)
     return walk.at, links
 
 
@@ -132,6 +133,7 @@ class Resolution:
         try:
             real = os.path.realpath(text, strict=True)
         except OSError as error:
+            check_answer(error)
             if must_exist or error.errno == errno.ELOOP:
                 raise PolicyError(field, f"{text}: {error.strerror}") from None
             real = None
@@ -186,7 +188,8 @@ def _target(link: str) -> str:
 def _current() -> str | None:
     try:
         return os.getcwd()
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
 
 
@@ -205,7 +208,8 @@ def check_read(paths: Iterable[str]) -> None:
     for path in paths:
         try:
             mode = os.stat(path).st_mode
-        except OSError:  # it is gone; making the sandbox will report that
+        except OSError as error:  # it is gone; making the sandbox will report that
+            check_answer(error)
             continue
         if mode & _KIND == _FIFO:
             raise PolicyError(
@@ -222,7 +226,8 @@ def _here(is_relative: bool) -> str | None:
     try:
         here = os.getcwd()
         home = os.path.realpath(os.path.expanduser("~"))
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     return None if here == "/" or (is_below(home, here) and not is_relative) else here
 

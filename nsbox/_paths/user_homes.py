@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, remembered
 from nsbox._base.paths import is_below
@@ -76,7 +77,8 @@ def home_in(root: str) -> str | None:
     """
     try:
         own = os.stat(root)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     for path in dict.fromkeys(_homes(own.st_uid)):
         if not path.startswith("/") or not os.path.isdir(path):
@@ -103,7 +105,8 @@ def keys_at(root: str) -> str | None:
             above[status.st_dev, status.st_ino] = at
             owners.add(status.st_uid)
             at = os.path.dirname(at)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     for home in dict.fromkeys(_homes_of_users(*owners)):
         if not home.startswith("/") or (own := _identity(home)) is None:
@@ -129,7 +132,8 @@ def _identity(path: str) -> tuple[int, int] | None:
         return None
     try:
         status = os.stat(path)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     return status.st_dev, status.st_ino
 
@@ -137,7 +141,8 @@ def _identity(path: str) -> tuple[int, int] | None:
 def _is(path: str, status: os.stat_result) -> bool:
     try:
         return os.path.samestat(os.stat(path), status)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return False
 
 

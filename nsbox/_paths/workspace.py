@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from nsbox._base.checks import check_bool, check_path, check_target, sequence
+from nsbox._base.checks import check_answer, check_bool, check_path, check_target, sequence
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
@@ -174,7 +174,8 @@ def add_git(names: Resolution, root: str, found: dict[str, Any]) -> None:
     """
     try:
         mode = os.lstat(f"{root}/.git").st_mode
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return
     if mode & 0o170000 != 0o100000:  # not a regular file: inode(7)
         return

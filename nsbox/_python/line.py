@@ -6,6 +6,7 @@ import _socket  # as in _base.descriptors
 import array
 import errno
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._interpreter.wire import Frames, WireError
 
@@ -79,6 +80,7 @@ class BranchLine:
         except BlockingIOError:
             return
         except OSError as error:  # it has ended, or has closed it
+            check_answer(error)
             self._rest, self._fds = memoryview(b""), ()
             if error.errno == errno.ETOOMANYREFS:
                 raise
@@ -89,7 +91,8 @@ class BranchLine:
             data = self._line.recv(_CHUNK)
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             data = b""
         if not data:
             self.has_ended = True

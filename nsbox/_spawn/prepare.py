@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from nsbox import _backends
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered
 from nsbox._base.paths import is_below
@@ -164,7 +165,8 @@ def start_directory(policy: Policy, prepared: Prepared) -> bytes:
     assert policy.workdir is not None
     try:
         here = os.getcwd()
-    except OSError:  # it has been removed, or a directory above it can't be read
+    except OSError as error:  # it has been removed, or a directory above it can't be read
+        check_answer(error)
         return os.fsencode(policy.workdir)
     start = prepared.starts.get(here)
     if start is None:

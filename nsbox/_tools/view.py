@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 from nsbox._backends import seatbelt
+from nsbox._base.checks import check_answer
 from nsbox._base.display import printable
 from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
@@ -171,7 +172,8 @@ class View:
             for at, target in walk:
                 if walk.names >= _MOST_NAMES or (target is None and not self._is_known(at)):
                     break
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             raise AccessError(os.fspath(path), "is a chain of symlinks without an end") from None
         if walk.names >= _MOST_NAMES:
             raise AccessError(os.fspath(path), "leads through too many symlinks")
@@ -200,7 +202,8 @@ class View:
             return None
         try:
             return os.readlink(here) if stat.S_ISLNK(os.lstat(here).st_mode) else None
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             return None
 
     # ---- answers

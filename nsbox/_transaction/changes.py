@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Collection, Mapping
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import replace
 from nsbox._files.comparison import digest, same_contents
 from nsbox._files.copies import is_copied
@@ -39,9 +40,11 @@ def _is_whiteout(status: os.stat_result) -> bool:
 
 
 def _has(fd: int | str, name: str) -> bytes | None:
-    with contextlib.suppress(OSError):
+    try:
         return os.getxattr(fd, f"user.overlay.{name}", follow_symlinks=True)
-    return None
+    except OSError as error:
+        check_answer(error)
+        return None
 
 
 def _new(kind: str, path: str, now: os.stat_result, was: os.stat_result | None = None) -> Change:

@@ -308,7 +308,7 @@ def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
     with locked_workspace(os.path.dirname(store.path), os.fstat(real.fd)):
         try:
             _carry_out(worker, steps, at)
-        except (OSError, KeyboardInterrupt) as error:
+        except BaseException as error:
             _take_back(store, worker, steps, at[-1], error)
             if not isinstance(error, OSError):
                 raise

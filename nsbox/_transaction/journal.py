@@ -84,6 +84,8 @@ def key(state: str) -> bytes:
             _make(state)
             secret = _read_key(state)
     except OSError as error:
+        if error.errno is None:  # a signal handler's own
+            raise
         raise UnavailableError(_no_place(f"{state}: {error.strerror}")) from None
     if secret is None:
         raise UnavailableError(_no_place(f"{key_path(state)} has gone"))

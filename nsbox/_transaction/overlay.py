@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
+from nsbox._base.checks import check_answer
 from nsbox._base.display import shown
 from nsbox._base.errors import BusyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -89,7 +90,8 @@ def _is_marked(above: int, entry: os.DirEntry[str]) -> bool:
         return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
     try:
         names = os.listxattr(f"/proc/self/fd/{above}/{entry.name}", follow_symlinks=False)
-    except OSError:  # a file system without any, or it has gone
+    except OSError as error:  # a file system without any, or it has gone
+        check_answer(error)
         return False
     return any(name.startswith(OVERLAY) for name in names)
 
@@ -100,6 +102,7 @@ def check_attributes(upper: str) -> None:
         os.setxattr(upper, "user.nsbox", b"")
         os.removexattr(upper, "user.nsbox")
     except OSError as error:
+        check_answer(error)
         what = f"the file system of {upper} has no user.* attributes ({error.strerror}), which overlayfs needs"
         remedy = "dir= in one that has: ext4, xfs, btrfs, tmpfs since Linux 6.6"
         raise UnavailableError(Reason(what, remedy)) from None
@@ -127,7 +130,8 @@ def is_seen(path: str, uppers: Sequence[tuple[str, str]]) -> bool:
                     return count == len(names) and not (stat.S_ISCHR(status.st_mode) and status.st_rdev == 0)
                 with tree.dir(at) as fd:
                     hides = hides or f"{OVERLAY}opaque" in os.listxattr(fd)
-    except OSError:  # only commands may look there
+    except OSError as error:  # only commands may look there
+        check_answer(error)
         return False
     return not hides and os.access(path, os.F_OK)
 

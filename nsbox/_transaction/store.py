@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from nsbox._base.errors import ConflictError, PolicyError
+from nsbox._base.owners import opened
 from nsbox._files import files
 from nsbox._files.files import Tree, sync_directory
 from nsbox._logs import logger
@@ -159,6 +160,8 @@ class Store:
                 self._reserve.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
         except OSError as error:
             self._give_back()
+            if error.errno is None:  # a signal handler's own
+                raise
             what = f"{error.strerror} for a transaction, which needs 16 or so: raise RLIMIT_NOFILE (ulimit -n)"
             raise OSError(error.errno, what) from None
 
@@ -242,13 +245,15 @@ os.register_at_fork(after_in_child=_after_fork)
 @contextlib.contextmanager
 def _lock_file(base: str) -> Iterator[int]:
     _check_base(base)
-    fd = os.open(os.path.join(base, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = opened(os.open, os.path.join(base, "lock"), flags, 0o600)  # a handler that raises mustn't leave it locked
+    fd = lock.fileno()
     _held.add(fd)
     try:
         yield fd
     finally:
         _held.discard(fd)
-        os.close(fd)
+        lock.close()
 
 
 def _wait(take: Callable[[], object]) -> bool:

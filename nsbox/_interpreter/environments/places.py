@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
+from nsbox._base.checks import check_answer
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import innermost, is_below, is_inside
 from nsbox._plan import ops
@@ -63,7 +64,8 @@ class Places:
                 region = self.region(at)
                 if self.regions[region] and (target is not None or at != region):
                     return region
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             return path
         region = self.region(walk.at)
         return region if self.regions[region] else ""
@@ -81,6 +83,7 @@ def _is_open(mount: Mount) -> bool:
         return False
     try:
         mode = os.stat(mount.source).st_mode
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return True
     return stat.S_ISDIR(mode) or stat.S_ISREG(mode)  # the others have no code in them

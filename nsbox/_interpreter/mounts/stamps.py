@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.checks import check_answer
 from nsbox._base.errors import StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened
@@ -31,7 +32,8 @@ def _file(path: str, *, follows: bool = False, root: int | None = None) -> tuple
     """Return the device and the inode of what is at a path, or at one below a directory; None: it can't be reached."""
     try:
         status = os.stat(path, dir_fd=root, follow_symlinks=follows)
-    except OSError:
+    except OSError as error:
+        check_answer(error)
         return None
     return status.st_dev, status.st_ino
 

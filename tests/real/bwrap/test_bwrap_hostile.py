@@ -45,9 +45,17 @@ def waits(thread: int | str) -> bool:
 
 
 def writes(pid: int) -> bool:
-    """Say whether the program sleeps in its last write, for which it blocks SIGPIPE. It isn't dumpable any more by then."""
+    """Say whether the program sleeps in its last write, for which it blocks SIGPIPE. It isn't dumpable any more by then.
+
+    By then it catches no SIGTERM any more; while it starts the command, it blocks all signals and catches this one.
+    """
     now = status(pid)
-    return now["State"].startswith("S") and bool(int(now["SigBlk"], 16) >> signal.SIGPIPE - 1 & 1)
+    blocked, caught = int(now["SigBlk"], 16), int(now["SigCgt"], 16)
+    return now["State"].startswith("S") and bool(_bit(blocked, signal.SIGPIPE)) and not _bit(caught, signal.SIGTERM)
+
+
+def _bit(mask: int, number: int) -> int:
+    return mask >> number - 1 & 1
 
 
 @pytest.mark.parametrize("option", ["--info-fd", "--json-status-fd"])

@@ -8,6 +8,7 @@ import os
 import platform
 import signal
 import struct
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def test_a_number_that_is_given_away_again(orphans: Orphans) -> None:
             if os.fork() == 0:
                 try:
                     take(looked[0], pids["init"], writer)
+                except BaseException:
+                    traceback.print_exc()
+                    os.write(writer, struct.pack("i", -1))
                 finally:
                     os._exit(0)
         try:
