@@ -221,13 +221,14 @@ class Transaction(Review, Commands, FileTools):
             way, self._way = self._way, None
         if self._creator == os.getpid():
             self._end_calls()
-        with self._lock:
-            if way is not None:
-                way.close()
+        with self._lock, contextlib.closing(self._real):  # all of it, if a signal handler raises meanwhile
             store, self._store = self._store, None
-            if store is not None and self._creator == os.getpid():
-                store.end()
-            self._real.close()
+            try:
+                if way is not None:
+                    way.close()
+            finally:
+                if store is not None and self._creator == os.getpid():
+                    store.end()
 
     def __enter__(self) -> Transaction:
         self._open_way()

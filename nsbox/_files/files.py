@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import stat
 import time
 from collections.abc import Iterator
 
+from nsbox._base import owners
 from nsbox._base.descriptors import walked
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi
@@ -20,6 +22,8 @@ from nsbox._files.attributes import attributes_of
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from nsbox._base.owners import Owner
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
 NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # from a file system (FUSE, NFS, 9p) without these
@@ -59,7 +63,7 @@ class Tree:
     def status(self) -> os.stat_result:
         """The directory's own status, with the mode that it has while it isn't open here."""
         found = os.fstat(self.fd)
-        if self._top.handle < 0 or not self._top.is_forced(found.st_mode):
+        if self._top.handle is None or not self._top.is_forced(found.st_mode):
             return found
         reduced: Any = found.__reduce__()  # with the nanoseconds, which only the second part has
         row, more = reduced[1]
@@ -179,20 +183,23 @@ class Tree:
     def _reopened(self, fd: int) -> _Opened:
         """Open a directory by another descriptor of it, which needn't be readable (O_PATH)."""
         if self._forceful and os.fstat(fd).st_mode & 0o700 != 0o700:
-            handle = os.dup(fd)
-            mode = stat.S_IMODE(os.fstat(handle).st_mode)
-            try:
-                os.chmod(f"/proc/self/fd/{handle}", mode | 0o700)
-                return _Opened(os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=handle), handle, mode)
-            except BaseException:
-                _Opened(-1, handle, mode).close()
-                raise
-        return _Opened(os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=fd))
+            return self._forced(owners.opened(os.dup, fd), ".", os.O_DIRECTORY, 0o700)
+        return _Opened(_owned(".", _OPEN | os.O_DIRECTORY, fd))
+
+    def _forced(self, handle: Owner, name: str, flags: int, needed: int, above: int | None = None) -> _Opened:
+        """Open a file that has to get a mode for that. handle: the file (O_PATH). name: it, below `above` or itself."""
+        mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
+        try:
+            os.chmod(f"/proc/self/fd/{handle.fileno()}", mode | needed)
+            return _Opened(_owned(name, _OPEN | flags, handle.fileno() if name == "." else above), handle, mode)
+        except BaseException:
+            _Opened(None, handle, mode).close()
+            raise
 
     def _open(self, name: str, above: int | None, flags: int) -> _Opened:
         needed = 0o700 if flags & os.O_DIRECTORY else 0o400
         try:
-            opened = _Opened(os.open(name, _OPEN | flags, dir_fd=above))
+            opened = _Opened(_owned(name, _OPEN | flags, above))
         except PermissionError:
             if not self._forceful:
                 raise
@@ -200,14 +207,11 @@ class Tree:
             if not self._forceful or os.fstat(opened.fd).st_mode & needed == needed:
                 return opened
             opened.close()
-        handle = os.open(name, _PATH, dir_fd=above)
-        mode = stat.S_IMODE(os.fstat(handle).st_mode)
-        try:
-            os.chmod(f"/proc/self/fd/{handle}", mode | needed)
-            return _Opened(os.open(name, _OPEN | flags, dir_fd=above), handle, mode)
-        except BaseException:
-            _Opened(-1, handle, mode).close()
-            raise
+        return self._forced(_owned(name, _PATH, above), name, flags, needed, above)
+
+
+def _owned(name: str, flags: int, above: int | None) -> Owner:
+    return owners.opened(functools.partial(os.open, dir_fd=above), name, flags)
 
 
 def _check_name(name: str) -> None:
@@ -218,22 +222,26 @@ def _check_name(name: str) -> None:
 class _Opened:
     """A descriptor, and another one of the same file (O_PATH): close() gives that its `mode` back."""
 
-    __slots__ = ("fd", "handle", "mode", "path")
+    __slots__ = ("_owner", "handle", "mode", "path")
 
-    def __init__(self, fd: int, handle: int = -1, mode: int = 0) -> None:
-        self.fd, self.handle, self.mode = fd, handle, mode
+    def __init__(self, owner: Owner | None, handle: Owner | None = None, mode: int = 0) -> None:
+        self._owner, self.handle, self.mode = owner, handle, mode
         self.path = ""
 
+    @property
+    def fd(self) -> int:
+        return -1 if self._owner is None else self._owner.fileno()
+
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-        handle, self.handle = self.handle, -1
-        if handle >= 0:
-            if self.is_forced(os.fstat(handle).st_mode):  # unless its owner has changed it meanwhile
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.close()
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            if self.is_forced(os.fstat(handle.fileno()).st_mode):  # unless its owner has changed it meanwhile
                 with contextlib.suppress(OSError):
-                    os.chmod(f"/proc/self/fd/{handle}", self.mode)
-            os.close(handle)
+                    os.chmod(f"/proc/self/fd/{handle.fileno()}", self.mode)
+            handle.close()
 
     def is_forced(self, mode: int) -> bool:
         """Return whether a mode is the one that the file has been given while it is open."""

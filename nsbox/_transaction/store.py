@@ -22,15 +22,21 @@ import re
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator
+from itertools import repeat
 
 from nsbox._base.errors import ConflictError, PolicyError
-from nsbox._base.owners import opened
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import opened, own
 from nsbox._files import files
 from nsbox._files.files import Tree, sync_directory
 from nsbox._logs import logger
 from nsbox._machine import probe
 from nsbox._transaction import journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nsbox._base.owners import Owner
 
 VERSION = 2
 _PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace
@@ -40,12 +46,12 @@ _RESERVE = 8  # how many descriptors end() has open at the same time
 class Store:
     """The directory of one transaction, and the lock on it."""
 
-    def __init__(self, path: str, lock: int) -> None:
+    def __init__(self, path: str, lock: Owner | None) -> None:
         self.path, self._lock = path, lock
         self.upper, self.work = (os.path.join(path, name) for name in ("upper", "work"))
         self.is_needed = False  # something is left for the next recover() to do
         self._about: object = None  # what settle() writes
-        self._reserve: list[int] = []  # descriptors that are set aside, so that it can be removed in any case
+        self._reserve: list[Owner] = []  # descriptors that are set aside, so that it can be removed in any case
 
     @property
     def spare(self) -> str:
@@ -69,7 +75,7 @@ class Store:
         os.makedirs(base, mode=0o700, exist_ok=True)
         with locked_base(base):
             path = os.path.join(base, os.urandom(8).hex())
-            store = cls(path, -1)
+            store = cls(path, None)
             store._set_aside()
             os.mkdir(path, 0o700)
             try:
@@ -156,8 +162,7 @@ class Store:
 
     def _set_aside(self) -> None:
         try:
-            for _ in range(_RESERVE):
-                self._reserve.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+            own(map(os.open, repeat("/", _RESERVE), repeat(os.O_PATH | os.O_CLOEXEC)), self._reserve)
         except OSError as error:
             self._give_back()
             if error.errno is None:  # a signal handler's own
@@ -190,14 +195,14 @@ class Store:
 
     def _give_back(self) -> None:
         while self._reserve:
-            os.close(self._reserve.pop())
+            self._reserve.pop().close()
 
     def let_go(self) -> None:
         """Unlock it."""
         self._give_back()
-        held, self._lock = self._lock, -1
-        if held >= 0:
-            os.close(held)
+        held, self._lock = self._lock, None
+        if held is not None:
+            held.close()
 
 
 def make_upper(upper: str, work: str, found: os.stat_result) -> None:
@@ -213,15 +218,16 @@ def make_upper(upper: str, work: str, found: os.stat_result) -> None:
     os.chmod(upper, stat.S_IMODE(found.st_mode))
 
 
-def lock(path: str) -> int:
-    """Return a descriptor of a file, which it locks; raises BlockingIOError if another process has locked it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+def lock(path: str) -> Owner:
+    """Open a file and lock it; raises BlockingIOError if another process has locked it."""
+    owner = _opened(path)
+    fcntl.flock(owner.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return owner
+
+
+def _opened(path: str) -> Owner:
+    """Open a lock file. Were its descriptor lost when a signal handler raises, this process would keep the lock."""
+    return opened(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _check_base(base: str) -> None:
@@ -231,12 +237,12 @@ def _check_base(base: str) -> None:
         raise PolicyError("dir", f"{base} must belong to this user, and no other user may write to it (chmod go-w)")
 
 
-_held: set[int] = set()  # locks of bases, which a forked child would keep otherwise
+_held: set[Owner] = set()  # locks of bases, which a forked child would keep otherwise
 
 
 def _after_fork() -> None:
     while _held:
-        os.close(_held.pop())
+        _held.pop().close()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -245,15 +251,13 @@ os.register_at_fork(after_in_child=_after_fork)
 @contextlib.contextmanager
 def _lock_file(base: str) -> Iterator[int]:
     _check_base(base)
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = opened(os.open, os.path.join(base, "lock"), flags, 0o600)  # a handler that raises mustn't leave it locked
-    fd = lock.fileno()
-    _held.add(fd)
+    owner = _opened(os.path.join(base, "lock"))
     try:
-        yield fd
+        _held.add(owner)
+        yield owner.fileno()
     finally:
-        _held.discard(fd)
-        lock.close()
+        _held.discard(owner)
+        owner.close()
 
 
 def _wait(take: Callable[[], object]) -> bool:
@@ -298,7 +302,7 @@ def locked_workspace(base: str, workspace: os.stat_result) -> Iterator[None]:
         yield
 
 
-def _lock_of(path: str) -> int:
+def _lock_of(path: str) -> Owner:
     """Lock a store, if it has been left behind; raises BlockingIOError otherwise.
 
     If it has a journal, wait for it. A process may be committing, or may have been killed a moment ago, while another

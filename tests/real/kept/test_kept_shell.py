@@ -207,7 +207,7 @@ def test_a_forged_report_holds_nothing_up(before: bytes, unit: bytes) -> None:
         read(data)
         return time.process_time() - began
 
-    bad = re.compile(rb"^(?:export A=(?:'[^']*+'|\\.)*+|\S++ \(\) *\n.*?\ndeclare -fx a)$", re.MULTILINE | re.DOTALL)
+    bad = re.compile(rb"^(?:export A=(?:'[^']*+'|\\.)*|\S++ \(\) *\n.*?\ndeclare -fx a)$", re.MULTILINE | re.DOTALL)
     most = shell_state.MOST // (len(unit) + 1) - 8
     if b"'' x" not in unit:
         assert seconds(bad.findall, 8000) > seconds(shell_state.report, most)

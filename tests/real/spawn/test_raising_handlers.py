@@ -81,6 +81,7 @@ import dis, functools
 class Raised(BaseException): pass
 names = "_kept/tree _kept/refill _base/owners _base/descriptors _popen/popen _lifetime/lifetime _lookup/kernel_id _spawn/prepare _spawn/start _spawn/way _kept/way".split()
 names += "_interpreter/branch _interpreter/interpreter _interpreter/supply _python/way _python/line _python/call".split()
+names += ["_transaction/store"]
 names += [f"_calls/{name}" for name in "call exchange inlet output failure".split()]
 names += [f"_core/{name}" for name in "abi buffers call command idmaps linux orphans request".split()]
 files = {f"{os.path.dirname(nsbox.__file__)}/{name}.py" for name in names}
@@ -149,6 +150,7 @@ USES = {
     "kept again": BOX.format(0)
     + "def use():\n    if box._open_way()._kept: box._open_way()._kept.stale = True\n    box.run(['true'])",
     "code": BOX.format(0) + "py = box.python()\ndef use(): assert py.run('1').value == 1",
+    "a transaction": BOX.format(0) + "def use():\n    with box.transaction() as changes: changes.commit()",
     "SIGCHLD ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     + BOX.format(1)
     + "def use(): box.run(['true'])",
