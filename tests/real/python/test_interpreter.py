@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -40,7 +41,12 @@ def processes(py: Python) -> list[psutil.Process]:
     current = py._supply.current
     assert current is not None and current._process is not None
     first = psutil.Process(current._process.pid)
-    return [first, *(one for one in first.children(recursive=True) if one.name() != "nsbox-init")]
+    found = [first]
+    for one in first.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a branch has just ended
+            if one.name() != "nsbox-init":
+                found.append(one)
+    return found
 
 
 # ---- which one

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from nsbox_testing import faults
 from nsbox_testing.faults import NUMBERS, Call, Spawn
+from nsbox_testing.leftovers import status
 from nsbox_testing.running import Orphans
 
 import nsbox
@@ -48,7 +49,10 @@ def take(number: int, init: int, told: int) -> None:
     pidns = os.open(f"/proc/{init}/ns/pid", os.O_RDONLY)
     userns = fcntl.ioctl(pidns, _NS_GET_USERNS)
     for fd, kind in ((userns, _NEWUSER), (pidns, _NEWPID)):
-        assert _libc.setns(fd, kind) == 0, os.strerror(ctypes.get_errno())
+        if _libc.setns(fd, kind):
+            spaces = [os.readlink(f"/proc/{pid}/ns/{name}") for pid in (init, "self") for name in ("user", "pid")]
+            why = f"{spaces}, pid 1 is {status(init)}, threads {os.listdir('/proc/self/task')}"
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), why)
     if os.fork() == 0:
         pid = _with_number(number)
         if pid:
