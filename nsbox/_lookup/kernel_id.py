@@ -176,6 +176,9 @@ def _namespace(path: str, uid: int, gid: int, number: int, host: Host) -> linux.
     try:
         return namespace_of(uid, gid, number)
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESRCH):
+            hint = "the process in it was killed from outside, or /proc isn't mounted"
+            raise SetupError(error.errno, "make a user namespace", f"idmapped mount of {path}", hint) from None
         if error.errno not in _REFUSALS:
             raise
         reason = refused_userns(error.errno, host)
