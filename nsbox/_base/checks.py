@@ -1,6 +1,6 @@
 """Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field.
 
-And one of errors: check_answer().
+check_answer() is about errors instead.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def check_answer(error: OSError) -> None:
-    """Raise an error that says nothing about what was looked at: taken for an answer, it could hide too little.
+    """Raise an error that says nothing about the file in question. As an answer, it could leave a file unhidden.
 
-    Descriptors or memory are used up, or a signal handler has raised a TimeoutError, which has no errno.
+    Such an error means that descriptors or memory are used up, or that a signal handler has raised it: its TimeoutError
+    has no errno.
     """
     is_foreign = error.errno is None and not isinstance(error, NsboxError)
     if is_foreign or error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):

@@ -187,7 +187,11 @@ class Tree:
         return _Opened(_owned(".", _OPEN | os.O_DIRECTORY, fd))
 
     def _forced(self, handle: Owner, name: str, flags: int, needed: int, above: int | None = None) -> _Opened:
-        """Open a file that has to get a mode for that. handle: the file (O_PATH). name: it, below `above` or itself."""
+        """Open a file, and first give it the mode that this requires.
+
+        handle: the file (O_PATH).
+        name: its name in `above`; ".": the handle itself.
+        """
         mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
         try:
             os.chmod(f"/proc/self/fd/{handle.fileno()}", mode | needed)

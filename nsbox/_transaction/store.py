@@ -221,12 +221,16 @@ def make_upper(upper: str, work: str, found: os.stat_result) -> None:
 def lock(path: str) -> Owner:
     """Open a file and lock it; raises BlockingIOError if another process has locked it."""
     owner = _opened(path)
-    fcntl.flock(owner.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(owner.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        owner.close()  # or it would stay locked for as long as the caller looks at the error
+        raise
     return owner
 
 
 def _opened(path: str) -> Owner:
-    """Open a lock file. Were its descriptor lost when a signal handler raises, this process would keep the lock."""
+    """Open a lock file. It has an owner: if a signal handler raises, a lost descriptor would keep the lock."""
     return opened(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
